@@ -1,0 +1,95 @@
+//! What a driver was asked for, counted by the driver itself.
+
+/// A kind of driver call that memory pools make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Call {
+    /// Addresses reserved.
+    Reserve,
+    /// Reservation given back.
+    Unreserve,
+    /// Physical handle created.
+    Create,
+    /// Physical handle released.
+    Release,
+    /// Handle mapped.
+    Map,
+    /// Range unmapped.
+    Unmap,
+    /// Access rights set.
+    SetAccess,
+    /// Event recorded.
+    Record,
+    /// Event queried.
+    Query,
+    /// Stream made to wait for an event.
+    Wait,
+    /// Host blocked on an event.
+    Synchronize,
+    /// Memory information read.
+    MemoryInfo,
+}
+
+impl Call {
+    /// Every kind, in the order of the ledger.
+    pub const ALL: [Self; 12] = [
+        Self::Reserve,
+        Self::Unreserve,
+        Self::Create,
+        Self::Release,
+        Self::Map,
+        Self::Unmap,
+        Self::SetAccess,
+        Self::Record,
+        Self::Query,
+        Self::Wait,
+        Self::Synchronize,
+        Self::MemoryInfo,
+    ];
+}
+
+/// Counts of driver calls and of physical memory, for one device.
+///
+/// Failed calls count too. Times are modelled by the simulated driver's cost table, or measured
+/// around the call by a real one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    calls: [u64; Call::ALL.len()],
+    /// Nanoseconds spent in all calls.
+    pub driver_ns: u64,
+    /// Bytes of live physical memory, handles that are only mapped still included.
+    pub physical_bytes: u64,
+    /// The most that `physical_bytes` has been.
+    pub peak_physical_bytes: u64,
+}
+
+impl Ledger {
+    /// How often `call` was made.
+    #[must_use]
+    pub const fn n(&self, call: Call) -> u64 {
+        self.calls[call as usize]
+    }
+
+    /// How many calls were made in all.
+    #[must_use]
+    pub fn n_calls(&self) -> u64 {
+        self.calls.iter().sum()
+    }
+
+    /// Counts one `call` that took `ns`.
+    pub fn count(&mut self, call: Call, ns: u64) {
+        self.calls[call as usize] += 1;
+        self.driver_ns += ns;
+    }
+
+    /// Adds physical memory.
+    pub fn grow(&mut self, bytes: u64) {
+        self.physical_bytes += bytes;
+        self.peak_physical_bytes = self.peak_physical_bytes.max(self.physical_bytes);
+    }
+
+    /// Takes physical memory away.
+    pub fn shrink(&mut self, bytes: u64) {
+        self.physical_bytes = self.physical_bytes.saturating_sub(bytes);
+    }
+}
