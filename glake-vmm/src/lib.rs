@@ -1,1 +1,17 @@
-//! placeholder
+//! A GPU memory pool that stitches free pieces together.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod commit;
+mod config;
+mod free_index;
+mod order;
+mod plan;
+mod pool;
+mod slots;
+mod small;
+mod stale;
+mod units;
+
+pub use config::{Config, Mode};
+pub use pool::StitchPool;

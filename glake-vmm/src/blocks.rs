@@ -1,0 +1,288 @@
+//! The blocks of an arena: every byte with a home belongs to exactly one block, free or taken.
+//!
+//! Blocks form a list in address order, so that a free finds its neighbours without a search;
+//! the slot table leads from an address to its block. Free neighbours are always joined, unless
+//! a hole lies between them.
+
+use std::ops::Range;
+
+use crate::free_index::FreeIndex;
+use crate::slots::Slots;
+use crate::units::{NONE, PAGE, index, page_of, page_start};
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Not part of the arena: an entry to be used again.
+    Vacant,
+    /// Free bytes.
+    Free {
+        /// Bytes of whole handles inside.
+        clean_bytes: u64,
+    },
+    /// A live allocation.
+    Live {
+        /// Bytes as asked for.
+        requested_bytes: u64,
+    },
+    /// A unit of the small pool.
+    Unit,
+}
+
+/// A run of consecutive bytes of the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    prev: u32,
+    next: u32,
+    pub(crate) kind: Kind,
+}
+
+impl Block {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.bytes
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        matches!(self.kind, Kind::Free { .. })
+    }
+}
+
+/// The blocks of an arena in address order, with the index of the free ones.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+    last: u32,
+    pub(crate) free: FreeIndex,
+}
+
+impl Blocks {
+    pub(crate) fn new() -> Self {
+        Self { blocks: Vec::new(), vacant: Vec::new(), last: NONE, free: FreeIndex::default() }
+    }
+
+    pub(crate) fn get(&self, block: u32) -> &Block {
+        &self.blocks[block as usize]
+    }
+
+    /// The last block of the arena.
+    pub(crate) fn last(&self) -> Option<u32> {
+        (self.last != NONE).then_some(self.last)
+    }
+
+    /// All blocks in descending order of address.
+    pub(crate) fn descending(&self) -> impl Iterator<Item = (u32, &Block)> {
+        std::iter::successors(self.last(), |&b| {
+            let prev = self.get(b).prev;
+            (prev != NONE).then_some(prev)
+        })
+        .map(|b| (b, self.get(b)))
+    }
+
+    /// The free block that ends exactly where `page` starts.
+    pub(crate) fn free_before(&self, page: usize, slots: &Slots) -> Option<u32> {
+        let next = self.first_from_hole(page, slots);
+        let prev = if next == NONE { self.last } else { self.get(next).prev };
+        (prev != NONE && self.get(prev).end() == page_start(page) && self.get(prev).is_free()).then_some(prev)
+    }
+
+    /// The block that starts at `at`.
+    pub(crate) fn starting_at(&self, at: u64, slots: &Slots) -> Option<u32> {
+        let mut block = slots.slot(page_of(at)).first_block;
+        while block != NONE {
+            let b = self.get(block);
+            if b.start >= at {
+                return (b.start == at).then_some(block);
+            }
+            block = b.next;
+        }
+        None
+    }
+
+    /// Cuts `bytes` bytes at `at` out of the free `block` and makes them `kind`.
+    pub(crate) fn carve(&mut self, block: u32, at: u64, bytes: u64, kind: Kind, slots: &mut Slots) -> u32 {
+        self.remove_from_index(block);
+        let whole = *self.get(block);
+        let mut taken = block;
+        if at > whole.start {
+            taken = self.split(block, at, slots);
+            self.insert_in_index(block, slots);
+        }
+        if at + bytes < whole.end() {
+            let rest = self.split(taken, at + bytes, slots);
+            self.insert_in_index(rest, slots);
+        }
+        self.blocks[taken as usize].kind = kind;
+        taken
+    }
+
+    /// Frees a taken block and joins it with free neighbours.
+    pub(crate) fn release(&mut self, block: u32, slots: &mut Slots) {
+        let mut block = block;
+        let b = *self.get(block);
+        if b.prev != NONE && self.get(b.prev).is_free() && self.get(b.prev).end() == b.start {
+            self.remove_from_index(b.prev);
+            block = self.join(b.prev, slots);
+        }
+        let next = b.next;
+        if next != NONE && self.get(next).is_free() && self.get(next).start == b.end() {
+            self.remove_from_index(next);
+            block = self.join(block, slots);
+        }
+        self.insert_in_index(block, slots);
+    }
+
+    /// Makes the pages of a just settled handle a free block. `pages` was (part of) a hole; it
+    /// must be called right after `Slots::settle`.
+    pub(crate) fn add_pages(&mut self, pages: &Range<usize>, slots: &mut Slots) {
+        let next = self.next_after(pages.end, slots);
+        let prev = if next == NONE { self.last } else { self.get(next).prev };
+        let block = self.insert_between(
+            prev,
+            next,
+            Block {
+                start: page_start(pages.start),
+                bytes: pages.len() as u64 * PAGE,
+                prev,
+                next,
+                kind: Kind::Unit,
+            },
+        );
+        self.note_start(block, slots);
+        self.release(block, slots);
+    }
+
+    /// Takes the pages of a wholly free handle out of the free block around them. Must be called
+    /// right before `Slots::unsettle`.
+    pub(crate) fn remove_pages(&mut self, block: u32, pages: &Range<usize>, slots: &mut Slots) -> [u32; 2] {
+        let (start, bytes) = (page_start(pages.start), pages.len() as u64 * PAGE);
+        let whole = *self.get(block);
+        let taken = self.carve(block, start, bytes, Kind::Unit, slots);
+        let left = if whole.start < start { block } else { NONE };
+        let right = if start + bytes < whole.end() { self.get(taken).next } else { NONE };
+        self.unlink(taken, slots);
+        [left, right]
+    }
+
+    /// The free block with whole handles at `page`.
+    fn first_from_hole(&self, page: usize, slots: &Slots) -> u32 {
+        match slots.hole_from(page) {
+            Some(hole) if hole.end != usize::MAX => slots.slot(hole.end).first_block,
+            _ => NONE,
+        }
+    }
+
+    /// The first block at or behind `page`, where `page` starts a home, a hole, or nothing.
+    fn next_after(&self, page: usize, slots: &Slots) -> u32 {
+        if page >= slots.end() {
+            NONE
+        } else if slots.slot(page).home != NONE {
+            slots.slot(page).first_block
+        } else {
+            self.first_from_hole(page, slots)
+        }
+    }
+
+    fn insert_in_index(&mut self, block: u32, slots: &Slots) {
+        let b = &mut self.blocks[block as usize];
+        let clean = clean_range(b.start, b.end(), slots);
+        let clean_bytes = clean.len() as u64 * PAGE;
+        b.kind = Kind::Free { clean_bytes };
+        let (start, bytes) = (b.start, b.bytes);
+        self.free.insert(block, start, bytes, clean_bytes);
+    }
+
+    fn remove_from_index(&mut self, block: u32) {
+        let b = *self.get(block);
+        if let Kind::Free { clean_bytes } = b.kind {
+            self.free.remove(block, b.start, b.bytes, clean_bytes);
+        }
+    }
+
+    /// Splits `block` at `at`; both parts keep the kind; returns the upper part.
+    fn split(&mut self, block: u32, at: u64, slots: &mut Slots) -> u32 {
+        let b = *self.get(block);
+        self.blocks[block as usize].bytes = at - b.start;
+        let upper = Block { start: at, bytes: b.end() - at, prev: block, next: b.next, kind: b.kind };
+        let upper = self.insert_between(block, b.next, upper);
+        self.note_start(upper, slots);
+        upper
+    }
+
+    /// Joins `block` with the next one; returns `block`.
+    fn join(&mut self, block: u32, slots: &mut Slots) -> u32 {
+        let next = self.get(block).next;
+        self.blocks[block as usize].bytes += self.get(next).bytes;
+        self.unlink(next, slots);
+        block
+    }
+
+    fn insert_between(&mut self, prev: u32, next: u32, block: Block) -> u32 {
+        let i = if let Some(i) = self.vacant.pop() {
+            self.blocks[i as usize] = block;
+            i
+        } else {
+            self.blocks.push(block);
+            index(self.blocks.len() - 1)
+        };
+        if prev != NONE {
+            self.blocks[prev as usize].next = i;
+        }
+        if next == NONE {
+            self.last = i;
+        } else {
+            self.blocks[next as usize].prev = i;
+        }
+        i
+    }
+
+    fn unlink(&mut self, block: u32, slots: &mut Slots) {
+        let b = *self.get(block);
+        let page = page_of(b.start);
+        if slots.slot(page).first_block == block {
+            let next_here = b.next != NONE && page_of(self.get(b.next).start) == page;
+            slots.slot_mut(page).first_block = if next_here { b.next } else { NONE };
+        }
+        if b.prev != NONE {
+            self.blocks[b.prev as usize].next = b.next;
+        }
+        if b.next == NONE {
+            self.last = b.prev;
+        } else {
+            self.blocks[b.next as usize].prev = b.prev;
+        }
+        self.blocks[block as usize].kind = Kind::Vacant;
+        self.vacant.push(block);
+    }
+
+    /// Enters a new block in the slot table.
+    fn note_start(&self, block: u32, slots: &mut Slots) {
+        let start = self.get(block).start;
+        let slot = slots.slot_mut(page_of(start));
+        if slot.first_block == NONE || self.get(slot.first_block).start > start {
+            slot.first_block = block;
+        }
+    }
+}
+
+/// The pages of the whole handles inside `start..end`, all of which has homes.
+pub(crate) fn clean_range(start: u64, end: u64, slots: &Slots) -> Range<usize> {
+    let mut first = page_of(start.next_multiple_of(PAGE));
+    let mut behind = page_of(end);
+    if first >= behind {
+        return first..first;
+    }
+    if let Some(h) = slots.home(first)
+        && h.pages().start < first
+    {
+        first = h.pages().end;
+    }
+    if let Some(h) = slots.home(behind)
+        && h.pages().start < behind
+    {
+        behind = h.pages().start;
+    }
+    first..behind.max(first)
+}

@@ -1,0 +1,57 @@
+//! How a pool is set up.
+
+use glake_core::units::{DeviceId, StreamId};
+
+/// How the pool weighs waste against driver time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Handles grow with the pool: little driver time, about 1 % waste.
+    #[default]
+    Default,
+    /// Handles of one page: the least waste, more driver time.
+    Compact,
+}
+
+/// Configuration of a [`StitchPool`](crate::StitchPool).
+///
+/// ```
+/// use glake_core::units::{DeviceId, StreamId};
+/// use glake_vmm::{Config, Mode};
+/// let config = Config::new(DeviceId(0), StreamId(7)).mode(Mode::Compact).limit_bytes(8 << 30);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) device: DeviceId,
+    pub(crate) stream: StreamId,
+    pub(crate) mode: Mode,
+    pub(crate) limit_bytes: u64,
+    pub(crate) stitch_above_bytes: u64,
+}
+
+impl Config {
+    /// A pool on `device` for memory used on `stream`, in default mode without a limit.
+    #[must_use]
+    pub fn new(device: DeviceId, stream: StreamId) -> Self {
+        Self { device, stream, mode: Mode::Default, limit_bytes: u64::MAX, stitch_above_bytes: 0 }
+    }
+
+    /// Sets the mode.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The most physical bytes that the pool may hold.
+    #[must_use]
+    pub fn limit_bytes(self, bytes: u64) -> Self {
+        Self { limit_bytes: bytes, ..self }
+    }
+
+    /// Below this many physical bytes the pool grows rather than stitch: less driver time while
+    /// memory is plenty. 0, the default, stitches always.
+    #[must_use]
+    pub fn stitch_above_bytes(self, bytes: u64) -> Self {
+        Self { stitch_above_bytes: bytes, ..self }
+    }
+}

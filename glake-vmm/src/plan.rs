@@ -1,0 +1,200 @@
+//! What to map where, when no free block fits: pure, changes nothing.
+
+use std::ops::Range;
+
+use crate::blocks::{Blocks, Kind};
+use crate::slots::Slots;
+use crate::units::{NONE, PAGE, page_of, page_start};
+
+/// How many free blocks a plan looks at as places to extend.
+const N_CANDIDATES: usize = 32;
+
+/// Whole free handles that move, one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Donor {
+    /// The free block that they are in.
+    pub(crate) block: u32,
+    /// Their pages.
+    pub(crate) pages: Range<usize>,
+}
+
+/// Moves and creations that make room for one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Pages that get a home, a hole until now.
+    pub(crate) pages: Range<usize>,
+    /// Handles that move there, in this order.
+    pub(crate) donors: Vec<Donor>,
+    /// Pages still missing behind the donors, to be created.
+    pub(crate) n_missing: usize,
+}
+
+/// Where the new pages go.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Free block below the pages, or `NONE`.
+    below: u32,
+    /// Free block above the pages, or `NONE`.
+    above: u32,
+    /// First page if `above` is `NONE`, else the page behind the last one.
+    page: usize,
+    /// Pages in the hole.
+    room: usize,
+    /// Pages needed.
+    n_need: usize,
+    /// Pages that donors can give.
+    n_clean: usize,
+}
+
+impl Place {
+    fn n_missing(&self) -> usize {
+        self.n_need.saturating_sub(self.n_clean)
+    }
+}
+
+/// The planner's view of the pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planner<'a> {
+    pub(crate) blocks: &'a Blocks,
+    pub(crate) slots: &'a Slots,
+    /// First page behind the reservation.
+    pub(crate) n_arena_pages: usize,
+    /// Whether donors may move.
+    pub(crate) stitch: bool,
+}
+
+impl Planner<'_> {
+    /// A plan for `bytes` bytes at a multiple of `align_bytes`; `blocked` says whether pages
+    /// cannot be mapped yet. `None` if the arena's addresses are used up.
+    pub(crate) fn plan(
+        &self,
+        bytes: u64,
+        align_bytes: u64,
+        mut blocked: impl FnMut(&Range<usize>) -> bool,
+    ) -> Option<Plan> {
+        let mut best: Option<(Place, Plan)> = None;
+        let tail = self.tail(bytes, align_bytes);
+        let extendable = self.blocks.free.below(bytes + align_bytes).take(N_CANDIDATES);
+        let others = extendable.flat_map(|block| self.beside(block, bytes, align_bytes)).flatten();
+        for place in tail.into_iter().chain(others) {
+            let key = (place.n_missing(), place.n_need);
+            if best.as_ref().is_some_and(|(b, _)| (b.n_missing(), b.n_need) <= key) {
+                continue;
+            }
+            let Some(plan) = self.fill(&place) else { continue };
+            if !blocked(&plan.pages) {
+                best = Some((place, plan));
+            }
+        }
+        best.map(|(_, plan)| plan)
+    }
+
+    /// Behind the last home.
+    fn tail(&self, bytes: u64, align_bytes: u64) -> Option<Place> {
+        let end = self.slots.end();
+        let below = self.blocks.free_before(end, self.slots).unwrap_or(NONE);
+        self.above_block(below, end, bytes, align_bytes)
+    }
+
+    /// In the holes on both sides of a free block.
+    fn beside(&self, block: u32, bytes: u64, align_bytes: u64) -> [Option<Place>; 2] {
+        let b = self.blocks.get(block);
+        let mut places = [None, None];
+        if b.end().is_multiple_of(PAGE) && page_of(b.end()) < self.slots.end() {
+            places[0] = self.above_block(block, page_of(b.end()), bytes, align_bytes);
+        }
+        if b.start.is_multiple_of(PAGE) && b.start > 0 && self.slots.slot(page_of(b.start) - 1).home == NONE {
+            places[1] = self.below_block(block, bytes);
+        }
+        places
+    }
+
+    fn above_block(&self, below: u32, page: usize, bytes: u64, align_bytes: u64) -> Option<Place> {
+        let hole = self.slots.hole_from(page)?;
+        let (usable, clean) = if below == NONE {
+            (0, 0)
+        } else {
+            let b = self.blocks.get(below);
+            (b.end().saturating_sub(b.start.next_multiple_of(align_bytes)), clean_bytes(b.kind))
+        };
+        let room = hole.end.min(self.n_arena_pages).saturating_sub(page);
+        self.place(below, NONE, page, room, bytes.saturating_sub(usable), clean)
+    }
+
+    fn below_block(&self, above: u32, bytes: u64) -> Option<Place> {
+        let b = self.blocks.get(above);
+        let behind = page_of(b.start);
+        let room = self.slots.holes_before(behind);
+        self.place(NONE, above, behind, room, bytes.saturating_sub(b.bytes), clean_bytes(b.kind))
+    }
+
+    fn place(
+        &self,
+        below: u32,
+        above: u32,
+        page: usize,
+        room: usize,
+        need: u64,
+        own_clean: u64,
+    ) -> Option<Place> {
+        let n_need = page_of(need.next_multiple_of(PAGE));
+        let n_clean = if self.stitch { page_of(self.blocks.free.clean_bytes() - own_clean) } else { 0 };
+        (n_need <= room && n_need > 0).then_some(Place { below, above, page, room, n_need, n_clean })
+    }
+
+    /// Chooses donors for a place.
+    fn fill(&self, place: &Place) -> Option<Plan> {
+        let mut donors = Vec::new();
+        let mut n_left = place.n_need;
+        let dn = crate::commit::env("DN", 0);
+        let mut order: Vec<(u64, u32)> = self.blocks.free.by_clean().collect();
+        if dn == 1 { order.reverse(); }
+        if dn == 2 || dn == 3 { order.sort_by_key(|&(c, b)| { let b = self.blocks.get(b); let run = crate::blocks::clean_range(b.start, b.end(), self.slots); let n = self.slots.homes_in(run.clone()).count() as u64; let per = (run.len() as u64 / n.max(1)); if dn==2 {(u64::MAX - per, c)} else {(per, c)} }); }
+        if dn == 4 { if let Some(i) = order.iter().position(|o| o.0 >= n_left as u64 * PAGE && o.1 != place.below && o.1 != place.above) { let x = order.remove(i); order.insert(0, x);} }
+        for (clean, block) in order {
+            if n_left == 0 || !self.stitch {
+                break;
+            }
+            if block == place.below || block == place.above {
+                continue;
+            }
+            let b = self.blocks.get(block);
+            let run = crate::blocks::clean_range(b.start, b.end(), self.slots);
+            debug_assert_eq!(run.len() as u64 * PAGE, clean);
+            let pages = self.cut(run, n_left);
+            n_left = n_left.saturating_sub(pages.len());
+            donors.push(Donor { block, pages });
+        }
+        let n_moved: usize = donors.iter().map(|d| d.pages.len()).sum();
+        let n = n_moved + n_left;
+        if n > place.room {
+            return None;
+        }
+        let pages = if place.above == NONE { place.page..place.page + n } else { place.page - n..place.page };
+        Some(Plan { pages, donors, n_missing: n_left })
+    }
+
+    /// The last handles of `run` that have at least `n` pages, or all.
+    fn cut(&self, run: Range<usize>, n: usize) -> Range<usize> {
+        let mut from = run.end;
+        for handle in self.slots.homes_in(run.clone()).rev() {
+            if run.end - from >= n {
+                break;
+            }
+            from = self.slots.handle(handle).pages().start;
+        }
+        from..run.end
+    }
+}
+
+fn clean_bytes(kind: Kind) -> u64 {
+    match kind {
+        Kind::Free { clean_bytes } => clean_bytes,
+        _ => 0,
+    }
+}
+
+/// The bytes of `pages`, as a range of the arena.
+pub(crate) fn bytes_of(pages: &Range<usize>) -> Range<u64> {
+    page_start(pages.start)..page_start(pages.end)
+}

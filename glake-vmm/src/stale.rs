@@ -1,0 +1,62 @@
+//! Stale mappings: where handles are still mapped though they live elsewhere by now.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use crate::order::Epoch;
+use crate::units::index;
+
+/// A mapping that waits for its event before it can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StaleMapping {
+    pub(crate) handle: u32,
+    pub(crate) page: usize,
+    /// Work of this epoch and earlier ones may still use the address.
+    pub(crate) epoch: Epoch,
+}
+
+/// All stale mappings, by address and by age.
+#[derive(Debug, Default)]
+pub(crate) struct Stale {
+    by_page: BTreeMap<u32, StaleMapping>,
+    by_age: VecDeque<StaleMapping>,
+}
+
+impl Stale {
+    pub(crate) fn insert(&mut self, mapping: StaleMapping) {
+        self.by_page.insert(index(mapping.page), mapping);
+        self.by_age.push_back(mapping);
+    }
+
+    pub(crate) fn remove(&mut self, mapping: &StaleMapping) {
+        self.by_page.remove(&index(mapping.page));
+        while self.by_age.front().is_some_and(|m| self.by_page.get(&index(m.page)) != Some(m)) {
+            self.by_age.pop_front();
+        }
+    }
+
+    pub(crate) fn oldest(&self) -> Option<StaleMapping> {
+        self.by_age.front().copied()
+    }
+
+    /// The mappings that lie in `pages`, the last of which may reach beyond; `n_pages` says how
+    /// long a handle is. Mappings that reach in from below are included.
+    pub(crate) fn touching(&self, pages: &Range<usize>, n_pages: impl Fn(u32) -> usize) -> Vec<StaleMapping> {
+        let below = self
+            .by_page
+            .range(..index(pages.start))
+            .next_back()
+            .map(|(_, m)| *m)
+            .filter(|m| m.page + n_pages(m.handle) > pages.start);
+        let inside = self.by_page.range(index(pages.start)..index(pages.end)).map(|(_, m)| *m);
+        below.into_iter().chain(inside).collect()
+    }
+
+    pub(crate) fn of_handle(&self, handle: u32) -> Vec<StaleMapping> {
+        self.by_page.values().filter(|m| m.handle == handle).copied().collect()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &StaleMapping> {
+        self.by_page.values()
+    }
+}
