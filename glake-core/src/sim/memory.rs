@@ -178,3 +178,35 @@ impl Memory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Memory;
+    use crate::sim::space::Segment;
+    use crate::units::{HandleId, PAGE_BYTES};
+
+    fn write(memory: &mut Memory, handle: HandleId) {
+        let id = memory.of(handle).unwrap().0;
+        let all = Segment { memory: id, offset: 0, bytes: PAGE_BYTES };
+        memory.store(all, &vec![1; 1 << 20]).unwrap();
+    }
+
+    #[test]
+    fn the_host_has_only_what_was_written_and_not_released() {
+        let mut memory = Memory::new(1);
+        let handles = [(); 3].map(|()| memory.create(0, PAGE_BYTES).unwrap());
+        assert_eq!(memory.devices[0].host_bytes(), 0);
+        write(&mut memory, handles[0]);
+        write(&mut memory, handles[1]);
+        assert!(memory.devices[0].host_bytes() >= 2 << 20);
+        memory.release(handles[0]).unwrap();
+        memory.release(handles[2]).unwrap();
+        assert!(memory.devices[0].host_bytes() < 2 << 20);
+        let shared = memory.share(handles[1]).unwrap();
+        assert_eq!(memory.devices[0].host_bytes(), 0, "the bytes moved to a file of their own");
+        assert_eq!(memory.release(handles[1]).unwrap().map(|freed| freed.bytes), Some(PAGE_BYTES));
+        assert!(memory.shared.is_empty());
+        let again = memory.attach(0, shared, PAGE_BYTES).unwrap();
+        assert!(memory.of(again).unwrap().1.foreign);
+    }
+}
