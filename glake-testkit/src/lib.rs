@@ -1,1 +1,15 @@
-//! placeholder
+//! What glake's crates are tested with.
+//!
+//! - [`laws`]: what every driver has to do, bound to an implementation by
+//!   [`driver_laws!`](crate::driver_laws) from its `tests/` directory (bound from the unit tests
+//!   of `glake-core`, the traits would exist twice).
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "laws are tests: they panic to fail"
+)]
+
+pub mod laws;

@@ -1,0 +1,139 @@
+//! Virtual memory of the simulated driver.
+
+use super::fault::Target;
+use super::state::State;
+use super::{CostTable, SimDriver};
+use crate::driver::{Access, Call, DriverError, MemoryInfo, Result, VirtualMemory};
+use crate::units::{AddressRange, DeviceId, DevicePtr, HandleId, PAGE_BYTES};
+
+impl VirtualMemory for SimDriver {
+    fn granularity(&self, device: DeviceId) -> Result<u64> {
+        if device.0 < self.n_devices { Ok(PAGE_BYTES) } else { Err(DriverError::InvalidDevice(device)) }
+    }
+
+    fn reserve(&self, bytes: u64, align_bytes: u64) -> Result<AddressRange> {
+        self.lock().call(Target::One(Call::Reserve), |state| {
+            state.on_any()?;
+            Ok((state.space.reserve(bytes, align_bytes)?, state.config.costs.reserve_ns))
+        })
+    }
+
+    fn unreserve(&self, range: AddressRange) -> Result<()> {
+        self.lock().call(Target::One(Call::Unreserve), |state| {
+            state.on_any()?;
+            state.space.unreserve(range)?;
+            Ok(((), state.config.costs.unreserve_ns))
+        })
+    }
+
+    fn create(&self, device: DeviceId, bytes: u64) -> Result<HandleId> {
+        const CALL: Target = Target::One(Call::Create);
+        self.lock().call(CALL, |state| {
+            let device = state.on_id(device)?;
+            if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
+                return Err(DriverError::InvalidValue("the size of a handle is whole pages"));
+            }
+            if bytes > state.config.memory_bytes.saturating_sub(state.devices[device].ledger.physical_bytes) {
+                return Err(DriverError::OutOfMemory);
+            }
+            let handle = state.memory.create(device, bytes)?;
+            state.devices[device].ledger.grow(bytes);
+            let costs = &state.config.costs;
+            let in_bulk = bytes == PAGE_BYTES && state.last == Some(CALL);
+            Ok((handle, if in_bulk { costs.create_in_bulk_ns } else { costs.create.at(bytes) }))
+        })
+    }
+
+    fn release(&self, handle: HandleId) -> Result<()> {
+        const CALL: Target = Target::One(Call::Release);
+        self.lock().call(CALL, |state| {
+            let physical = state.memory.of(handle)?.1;
+            let (device, bytes) = (physical.device, physical.bytes);
+            state.on(device)?;
+            let freed = state.memory.release(handle)?;
+            state.forget(freed);
+            let costs = &state.config.costs;
+            let in_bulk = bytes == PAGE_BYTES && state.last == Some(CALL);
+            Ok(((), if in_bulk { costs.release_in_bulk_ns } else { costs.release.at(bytes) }))
+        })
+    }
+
+    fn map(&self, at: DevicePtr, handle: HandleId) -> Result<()> {
+        self.lock().call(Target::One(Call::Map), |state| {
+            let (id, physical) = state.memory.of(handle)?;
+            let (device, bytes) = (physical.device, physical.bytes);
+            state.on(device)?;
+            state.space.map(at, bytes, id)?;
+            state.memory.mapped(id);
+            Ok(((), state.config.costs.map.at(bytes)))
+        })
+    }
+
+    fn unmap(&self, range: AddressRange) -> Result<()> {
+        self.lock().call(Target::One(Call::Unmap), |state| {
+            let ns = state.mappings_in(range, 0, |costs, bytes| costs.unmap.at(bytes))?;
+            let mut at = range.start.0;
+            while at < range.end().0 {
+                let Some(mapping) = state.space.unmap_one(at) else { break };
+                let freed = state.memory.unmapped(mapping.memory);
+                state.forget(freed);
+                at += mapping.bytes;
+            }
+            Ok(((), ns))
+        })
+    }
+
+    fn set_access(&self, range: AddressRange, devices: &[DeviceId], access: Access) -> Result<()> {
+        self.lock().call(Target::One(Call::SetAccess), |state| {
+            let mut mask = 0;
+            for &device in devices {
+                if device.0 as usize >= state.devices.len() {
+                    return Err(DriverError::InvalidDevice(device));
+                }
+                mask |= 1 << device.0;
+            }
+            let ns = state.mappings_in(range, mask, |costs, bytes| costs.set_access.at(bytes))?;
+            state.space.set_access(range, mask, access);
+            Ok(((), ns + state.config.costs.set_access_ns))
+        })
+    }
+
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        self.lock().call(Target::One(Call::MemoryInfo), |state| {
+            let device = state.on_id(device)?;
+            let total_bytes = state.config.memory_bytes;
+            let free_bytes = total_bytes.saturating_sub(state.devices[device].ledger.physical_bytes);
+            Ok((MemoryInfo { free_bytes, total_bytes }, state.config.costs.memory_info_ns))
+        })
+    }
+}
+
+impl State {
+    /// Checks that `range` is whole mappings of memory that every device of the mask can reach;
+    /// books the call on the first memory's device, and sums `cost` of the handles' bytes.
+    fn mappings_in(
+        &mut self,
+        range: AddressRange,
+        devices: u64,
+        cost: impl Fn(&CostTable, u64) -> u64,
+    ) -> Result<u64> {
+        let first = self.space.mapping(range.start.0).and_then(|mapping| self.memory.get(mapping.memory));
+        if let Some(device) = first.map(|physical| physical.device) {
+            self.on(device)?;
+        }
+        let mut ns = 0;
+        self.space.each(range, |mapping| {
+            ns += cost(&self.config.costs, mapping.bytes);
+            if devices != 0
+                && let Some(owner) = self.memory.get(mapping.memory)
+            {
+                let cut_off = devices & !self.config.reach[owner.device];
+                if cut_off != 0 {
+                    return Err(DriverError::NoPeerAccess(DeviceId(cut_off.trailing_zeros())));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(ns)
+    }
+}
