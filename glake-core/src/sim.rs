@@ -6,7 +6,7 @@
 //!   bytes; a mapping has no access until it is given; rights are checked;
 //! - work is queued on streams and translates its addresses *when it runs*: a kernel whose memory
 //!   was unmapped or made read-only meanwhile takes the device with it, from when on everything
-//!   there fails with [`DriverError::DeviceLost`](crate::driver::DriverError::DeviceLost);
+//!   there fails with [`DriverError::DeviceLost`];
 //! - memory that is released but still mapped is kept until it is unmapped.
 //!
 //! Bytes live in sparse memory files, one for each device, and take no memory of the host before
@@ -14,7 +14,7 @@
 //! other processes can import; the process that created it accounts for its memory.
 //!
 //! Each call costs what the [`CostTable`] says. The cost goes to the
-//! [`Ledger`](crate::driver::Ledger) of the device and moves the virtual clock on
+//! [`Ledger`] of the device and moves the virtual clock on
 //! ([`SimDriver::now_ns`]). [`Completion`] says when device work is done. A [`Fault`] makes calls
 //! fail. The same calls give the same ids, addresses and figures.
 //!

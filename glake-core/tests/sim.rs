@@ -231,6 +231,21 @@ fn the_same_calls_give_the_same_ids_addresses_and_figures() {
 }
 
 #[test]
+fn imported_memory_is_accounted_where_it_was_created() {
+    let (owner, reader) = (SimDriver::h200(1), SimDriver::h200(1));
+    let handle = owner.create(DEVICE, PAGE_BYTES).unwrap();
+    reader.create(DEVICE, PAGE_BYTES).unwrap();
+    let imported = reader.import(DEVICE, owner.export(handle).unwrap(), PAGE_BYTES).unwrap();
+    let physical =
+        || [&owner, &reader].map(|driver| driver.ledger(DEVICE).unwrap().physical_bytes / PAGE_BYTES);
+    assert_eq!(physical(), [1, 1]);
+    reader.release(imported).unwrap();
+    assert_eq!(physical(), [1, 1]);
+    owner.release(handle).unwrap();
+    assert_eq!(physical(), [0, 1]);
+}
+
+#[test]
 fn another_process_shares_the_memory_and_its_death_loses_nothing() {
     let driver = SimDriver::h200(1);
     let handle = driver.create(DEVICE, PAGE_BYTES).unwrap();

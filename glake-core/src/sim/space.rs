@@ -218,25 +218,4 @@ impl Space {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{END, FIRST, Space};
-    use crate::driver::DriverError;
-    use crate::units::PAGE_BYTES;
-
-    #[test]
-    fn addresses_go_up_and_gaps_are_used_when_the_top_is_full() {
-        const TIB: u64 = 1 << 40;
-        let mut space = Space::new();
-        let low = space.reserve(16 * TIB, PAGE_BYTES).unwrap();
-        let mid = space.reserve(PAGE_BYTES, TIB).unwrap();
-        assert_eq!((low.start.0, mid.start.0), (FIRST, FIRST + 16 * TIB));
-        let rest = space.reserve(END - mid.end().0, PAGE_BYTES).unwrap();
-        assert_eq!(rest.end().0, END);
-        let bytes = PAGE_BYTES;
-        assert_eq!(space.reserve(bytes, PAGE_BYTES), Err(DriverError::OutOfAddresses { bytes }));
-        space.unreserve(low).unwrap();
-        assert_eq!(space.reserve(bytes, PAGE_BYTES).map(|range| range.start), Ok(low.start));
-        space.unreserve(rest).unwrap();
-        assert_eq!(space.reserve(bytes, PAGE_BYTES).map(|range| range.start), Ok(mid.end()));
-    }
-}
+mod tests;
