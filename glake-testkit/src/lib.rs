@@ -4,7 +4,9 @@
 //! - [`laws`]: what every driver has to do, bound to an implementation by
 //!   [`driver_laws!`](crate::driver_laws) from its `tests/` directory (bound from the unit tests
 //!   of `glake-core`, the traits would exist twice);
-//! - [`replay`]: traces through pools, measured.
+//! - [`oracle`]: who owns which byte, and which stream may touch it;
+//! - [`replay`]: traces through pools, measured;
+//! - [`spy`]: a driver that looks on.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
@@ -17,4 +19,6 @@
 
 pub mod caching;
 pub mod laws;
+pub mod oracle;
 pub mod replay;
+pub mod spy;
