@@ -6,6 +6,7 @@ use glake_core::driver::{Driver, Ledger};
 use glake_core::units::DeviceId;
 
 use super::{Observed, Pools, Watch};
+use crate::spy::Spy;
 
 /// Bytes at one moment, summed over the pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,33 @@ pub struct Sample {
     pub reserved_bytes: u64,
 }
 
+/// Driver calls and the time that they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Calls of any kind.
+    pub n_calls: u64,
+    /// Nanoseconds in them.
+    pub ns: u64,
+}
+
+impl Cost {
+    fn between(before: &Ledger, after: &Ledger) -> Self {
+        Self { n_calls: after.n_calls() - before.n_calls(), ns: after.driver_ns - before.driver_ns }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.n_calls += other.n_calls;
+        self.ns += other.ns;
+    }
+
+    /// The time in milliseconds.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+    pub fn ms(self) -> f64 {
+        self.ns as f64 / 1e6
+    }
+}
+
 /// The longest allocations by driver time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Longest {
@@ -32,68 +60,68 @@ pub struct Longest {
     pub over_budget_ms: f64,
 }
 
-/// Measures driver calls, driver time and bytes per operation.
+/// What an allocation may take in driver time.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Whatever it maps, in milliseconds.
+    pub ms: f64,
+    /// More for each GiB that it maps, in milliseconds.
+    pub ms_per_gib: f64,
+}
+
+/// Measures the operations of pools: driver calls, driver time, bytes.
+///
+/// Only calls inside the operations count, whatever else is done with the driver between them.
 #[derive(Debug)]
 pub struct Measure {
-    driver: Arc<dyn Driver>,
+    spy: Arc<Spy>,
     device: DeviceId,
     last_third: usize,
     sample_every: usize,
-    budget_ms_per_gib: f64,
-    before: Ledger,
-    stitched_before: u64,
-    at_last_third: Option<Ledger>,
+    budget: Budget,
+    before: (Ledger, u64),
+    total: Cost,
+    in_last_third: Cost,
     longest: Longest,
     samples: Vec<Sample>,
 }
 
-/// What every allocation may take, whatever it maps.
-const BUDGET_MS: f64 = 1.0;
-
 impl Measure {
-    /// Measures on `device` of `driver`. The last third begins at operation `last_third`;
-    /// a sample is taken every `sample_every` operations; an allocation may take 1 ms and
-    /// `budget_ms_per_gib` for each GiB that it maps.
-    ///
-    /// # Panics
-    /// If the driver has no such device.
+    /// Measures on `device` of `spy`. The last third begins at operation `last_third`; a sample is
+    /// taken every `sample_every` operations.
     #[must_use]
     pub fn new(
-        driver: Arc<dyn Driver>,
+        spy: Arc<Spy>,
         device: DeviceId,
         last_third: usize,
         sample_every: usize,
-        budget_ms_per_gib: f64,
+        budget: Budget,
     ) -> Self {
-        let before = driver.ledger(device).expect("the device exists");
-        let longest = Longest { over_budget_ms: -BUDGET_MS, ..Longest::default() };
+        let longest = Longest { over_budget_ms: -budget.ms, ..Longest::default() };
         Self {
-            driver,
+            spy,
             device,
             last_third,
             sample_every: sample_every.max(1),
-            budget_ms_per_gib,
-            before,
-            stitched_before: 0,
-            at_last_third: None,
+            budget,
+            before: (Ledger::default(), 0),
+            total: Cost::default(),
+            in_last_third: Cost::default(),
             longest,
             samples: Vec::new(),
         }
     }
 
-    /// The ledger of now.
-    ///
-    /// # Panics
-    /// If the device is gone.
+    /// Driver calls of all operations.
     #[must_use]
-    pub fn ledger(&self) -> Ledger {
-        self.driver.ledger(self.device).expect("the device exists")
+    pub const fn total(&self) -> Cost {
+        self.total
     }
 
-    /// The ledger at the beginning of the last third.
+    /// Driver calls of the last third of the operations.
     #[must_use]
-    pub fn ledger_at_last_third(&self) -> Ledger {
-        self.at_last_third.unwrap_or_else(|| self.ledger())
+    pub const fn in_last_third(&self) -> Cost {
+        self.in_last_third
     }
 
     /// The longest allocations.
@@ -108,22 +136,33 @@ impl Measure {
         &self.samples
     }
 
-    /// What the allocation that just ended cost.
+    fn ledger(&self) -> Ledger {
+        self.spy.ledger(self.device).expect("the device exists")
+    }
+
+    fn ended(&mut self, step: usize, pools: &Pools) -> Cost {
+        let cost = Cost::between(&self.before.0, &self.ledger());
+        self.total.add(cost);
+        if step >= self.last_third {
+            self.in_last_third.add(cost);
+        }
+        if step.is_multiple_of(self.sample_every) {
+            self.sample(step, pools);
+        }
+        cost
+    }
+
     #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-    fn allocation_ended(&mut self, pools: &Pools) {
-        let after = self.ledger();
-        if after.n_calls() == self.before.n_calls() {
+    fn allocation_ended(&mut self, cost: Cost) {
+        if cost.n_calls == 0 {
             return;
         }
-        let stitched = stitched_bytes(pools);
-        let grown = after.physical_bytes.saturating_sub(self.before.physical_bytes);
-        let mapped_bytes = grown + (stitched - self.stitched_before);
-        self.stitched_before = stitched;
-        let ms = (after.driver_ns - self.before.driver_ns) as f64 / 1e6;
-        let budget_ms = BUDGET_MS + self.budget_ms_per_gib * mapped_bytes as f64 / (1u64 << 30) as f64;
-        self.longest.over_budget_ms = self.longest.over_budget_ms.max(ms - budget_ms);
-        if ms > self.longest.ms {
-            (self.longest.ms, self.longest.mapped_bytes) = (ms, mapped_bytes);
+        let mapped_bytes = self.spy.mapped_bytes() - self.before.1;
+        let gib = mapped_bytes as f64 / (1u64 << 30) as f64;
+        let over_budget_ms = cost.ms() - self.budget.ms - self.budget.ms_per_gib * gib;
+        self.longest.over_budget_ms = self.longest.over_budget_ms.max(over_budget_ms);
+        if cost.ms() > self.longest.ms {
+            (self.longest.ms, self.longest.mapped_bytes) = (cost.ms(), mapped_bytes);
         }
     }
 
@@ -138,29 +177,18 @@ impl Measure {
     }
 }
 
-fn stitched_bytes(pools: &Pools) -> u64 {
-    pools.allocators().iter().map(|allocator| allocator.stats().stitched_bytes).sum()
-}
-
 impl Watch for Measure {
     fn see(&mut self, step: usize, pools: &Pools, observed: Observed<'_>) {
         match observed {
             Observed::Allocating(_) | Observed::Freeing(_) => {
-                if step >= self.last_third && self.at_last_third.is_none() {
-                    self.at_last_third = Some(self.ledger());
-                }
-                self.before = self.ledger();
+                self.before = (self.ledger(), self.spy.mapped_bytes());
             }
             Observed::Allocated(_) | Observed::Refused(_) => {
-                self.allocation_ended(pools);
-                if step.is_multiple_of(self.sample_every) {
-                    self.sample(step, pools);
-                }
+                let cost = self.ended(step, pools);
+                self.allocation_ended(cost);
             }
             Observed::Freed(_) => {
-                if step.is_multiple_of(self.sample_every) {
-                    self.sample(step, pools);
-                }
+                self.ended(step, pools);
             }
         }
     }

@@ -7,23 +7,23 @@ use glake_core::trace::{Event, Op, TraceError};
 /// One operation of a [`Plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Allocate `bytes` for `object`.
+    /// Allocate `bytes` for the object in `slot`.
     Allocate {
-        /// Index of the object.
-        object: u32,
+        /// Where the object is kept while it lives.
+        slot: u32,
         /// Index of the stream.
         stream: u32,
         /// Size in bytes.
         bytes: u64,
     },
-    /// Free `object`.
+    /// Free the object in `slot`.
     Free {
-        /// Index of the object.
-        object: u32,
+        /// Where the object is kept while it lives.
+        slot: u32,
     },
 }
 
-/// A trace whose objects are numbered 0, 1, 2... in order of allocation.
+/// A trace whose objects bear small numbers, *slots*, that are used again after a free.
 ///
 /// A free happens where it is complete; that it was asked for earlier is no operation.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +32,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The time of each in microseconds.
     pub at_us: Vec<u64>,
-    /// The number of objects.
-    pub n_objects: usize,
+    /// The number of slots: the most objects that live at a time.
+    pub n_slots: usize,
     /// The number of streams.
     pub n_streams: usize,
     /// The largest sum of sizes of objects between allocation and complete free.
@@ -50,24 +50,28 @@ impl Plan {
     ) -> Result<Self, TraceError> {
         let mut plan = Self::default();
         let mut live: HashMap<u64, (u32, u64)> = HashMap::new();
+        let mut unused: Vec<u32> = Vec::new();
         let mut live_bytes: u64 = 0;
         for event in events {
             let Event { op, id, at_us } = event?;
             let step = match op {
                 Op::AskFree => continue,
                 Op::Allocate { bytes, stream } => {
-                    let object = u32::try_from(plan.n_objects).expect("fewer than 2^32 objects");
-                    plan.n_objects += 1;
+                    let slot = unused.pop().unwrap_or_else(|| {
+                        plan.n_slots += 1;
+                        u32::try_from(plan.n_slots - 1).expect("fewer than 2^32 live objects")
+                    });
                     plan.n_streams = plan.n_streams.max(stream as usize + 1);
-                    live.insert(id, (object, bytes));
+                    live.insert(id, (slot, bytes));
                     live_bytes = live_bytes.saturating_add(bytes);
                     plan.peak_requested_bytes = plan.peak_requested_bytes.max(live_bytes);
-                    Step::Allocate { object, stream, bytes }
+                    Step::Allocate { slot, stream, bytes }
                 }
                 Op::Free => {
-                    let (object, bytes) = live.remove(&id).expect("the reader checks ids");
+                    let (slot, bytes) = live.remove(&id).expect("the reader checks ids");
                     live_bytes = live_bytes.saturating_sub(bytes);
-                    Step::Free { object }
+                    unused.push(slot);
+                    Step::Free { slot }
                 }
             };
             plan.steps.push(step);

@@ -1,7 +1,7 @@
 //! The loop.
 
 use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
-use glake_core::units::{DevicePtr, StreamId};
+use glake_core::units::StreamId;
 
 use super::{Plan, Step};
 
@@ -50,7 +50,7 @@ impl Pools {
 }
 
 /// What a [`Watch`] is shown.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Observed<'a> {
     /// An allocation is about to be asked for.
     Allocating(Request),
@@ -79,6 +79,34 @@ impl Watch for Silent {
     fn see(&mut self, _: usize, _: &Pools, _: Observed<'_>) {}
 }
 
+/// Two watches, the second nearer to the pools: `0` begins first and ends last.
+#[derive(Debug)]
+pub struct Both<A, B>(pub A, pub B);
+
+impl<A: Watch, B: Watch> Watch for Both<A, B> {
+    fn see(&mut self, step: usize, pools: &Pools, observed: Observed<'_>) {
+        match observed {
+            Observed::Allocating(_) | Observed::Freeing(_) => {
+                self.0.see(step, pools, observed);
+                self.1.see(step, pools, observed);
+            }
+            Observed::Allocated(_) | Observed::Refused(_) | Observed::Freed(_) => {
+                self.1.see(step, pools, observed);
+                self.0.see(step, pools, observed);
+            }
+        }
+    }
+}
+
+/// Nothing, or a watch.
+impl<A: Watch> Watch for Option<A> {
+    fn see(&mut self, step: usize, pools: &Pools, observed: Observed<'_>) {
+        if let Some(watch) = self {
+            watch.see(step, pools, observed);
+        }
+    }
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -90,21 +118,19 @@ pub struct Outcome {
     pub n_failed_frees: u64,
 }
 
-const NOWHERE: Allocation = Allocation { ptr: DevicePtr(0), bytes: 0, stream: StreamId(0) };
-
 /// Runs `plan` through `pools`. An allocation that fails is counted, its free skipped, and the run
 /// goes on. Objects without a free live on when it returns.
 pub fn run(plan: &Plan, pools: &mut Pools, watch: &mut impl Watch) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut objects: Vec<(Allocation, u32)> = vec![(NOWHERE, 0); plan.n_objects];
+    let mut slots: Vec<Option<(Allocation, u32)>> = vec![None; plan.n_slots];
     for (index, step) in plan.steps.iter().enumerate() {
         match *step {
-            Step::Allocate { object, stream, bytes } => {
+            Step::Allocate { slot, stream, bytes } => {
                 let request = Request::new(bytes, pools.streams[stream as usize]);
                 watch.see(index, pools, Observed::Allocating(request));
                 match pools.of(stream).allocate(request) {
                     Ok(allocation) => {
-                        objects[object as usize] = (allocation, stream);
+                        slots[slot as usize] = Some((allocation, stream));
                         watch.see(index, pools, Observed::Allocated(&allocation));
                     }
                     Err(error) => {
@@ -114,11 +140,8 @@ pub fn run(plan: &Plan, pools: &mut Pools, watch: &mut impl Watch) -> Outcome {
                     }
                 }
             }
-            Step::Free { object } => {
-                let (allocation, stream) = objects[object as usize];
-                if allocation.bytes == 0 {
-                    continue;
-                }
+            Step::Free { slot } => {
+                let Some((allocation, stream)) = slots[slot as usize].take() else { continue };
                 watch.see(index, pools, Observed::Freeing(&allocation));
                 outcome.n_failed_frees +=
                     u64::from(pools.of(stream).free(allocation.ptr, allocation.stream).is_err());
