@@ -21,4 +21,6 @@ pub mod caching;
 pub mod laws;
 pub mod oracle;
 pub mod replay;
+pub mod rng;
 pub mod spy;
+pub mod synthetic;

@@ -31,7 +31,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    fn between(before: &Ledger, after: &Ledger) -> Self {
+    /// What lies between two readings of a ledger.
+    #[must_use]
+    pub fn between(before: &Ledger, after: &Ledger) -> Self {
         Self { n_calls: after.n_calls() - before.n_calls(), ns: after.driver_ns - before.driver_ns }
     }
 
