@@ -90,7 +90,16 @@ impl Make {
         device: DeviceId,
         stream: StreamId,
     ) -> Result<Box<dyn Allocator>, AllocError> {
-        let _ = (self.mode, self.stitch_above_bytes, driver, device, stream);
-        Err(glake_core::driver::DriverError::NotSupported("the stitching pool is not there yet").into())
+        let mut config = glake_vmm::Config::new(device, stream).mode(match self.mode {
+            Mode::Default => glake_vmm::Mode::Default,
+            Mode::Compact => glake_vmm::Mode::Compact,
+        });
+        if let Some(bytes) = self.limit_bytes {
+            config = config.limit_bytes(bytes);
+        }
+        if let Some(bytes) = self.stitch_above_bytes {
+            config = config.stitch_above_bytes(bytes);
+        }
+        Ok(Box::new(glake_vmm::StitchPool::new(Arc::clone(driver), config)?))
     }
 }
