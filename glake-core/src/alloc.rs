@@ -75,6 +75,24 @@ pub trait Allocator: fmt::Debug {
     fn stats(&self) -> Stats;
 }
 
+impl<T: Allocator + ?Sized> Allocator for Box<T> {
+    fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
+        (**self).allocate(request)
+    }
+
+    fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        (**self).free(ptr, stream)
+    }
+
+    fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
+        (**self).trim(keep_bytes)
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
+    }
+}
+
 /// Why an allocation or a free failed. The allocator is as before the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -1,0 +1,117 @@
+//! Replays allocation traces of real programs through a pool, and says what it cost.
+//!
+//! ```text
+//! cargo run --release --example replay -- [--policy glake|caching] [--mode default|compact]
+//!     [--device sim|cuda:N] [--cap R] [--json] [--check] [--svg PATH] [TRACE...]
+//! ```
+#![allow(clippy::print_stdout, reason = "an example talks to people")]
+#![allow(unreachable_pub, reason = "the modules of a program are private")]
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use glake_core::trace;
+use glake_testkit::replay::Plan;
+use glake_testkit::synthetic;
+
+mod args;
+mod cut;
+mod figures;
+mod picture;
+mod policy;
+mod report;
+mod session;
+
+use args::{Args, Device, Synthetic};
+use session::{Beside, Replayed, Setup};
+
+/// The trace that is kept in the repository; `traces/README.md` says how it was cut.
+const OWN_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz");
+const SYNTHETIC_STEPS: usize = 12;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("replay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let own = [PathBuf::from(OWN_TRACE)];
+    let traces = if args.traces.is_empty() { &own[..] } else { &args.traces[..] };
+    if let (Some(to), Some(n_events)) = (&args.cut, args.events) {
+        return cut::cut(&traces[0], to, n_events);
+    }
+    if let Some(synthetic) = args.synthetic {
+        let (name, shapes) = match synthetic {
+            Synthetic::Fixed => ("fixed", 1),
+            Synthetic::Alternating => ("alternating", 2),
+        };
+        let events = synthetic::steps(SYNTHETIC_STEPS, shapes);
+        return one(args, name, &Plan::from_events(events.into_iter().map(Ok))?);
+    }
+    for path in traces {
+        let plan = Plan::from_events(trace::open(path)?)?;
+        one(args, &name_of(path), &plan)?;
+    }
+    Ok(())
+}
+
+/// The file's name without its endings.
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.trim_end_matches(".gz").trim_end_matches(".csv").to_owned()
+}
+
+fn one(args: &Args, name: &str, plan: &Plan) -> Result<(), Box<dyn Error>> {
+    let setup = Setup {
+        policy: args.policy,
+        mode: args.mode,
+        cap: args.cap,
+        stitch_above_bytes: args.stitch_above,
+        beside: Beside {
+            oracle: args.check.then_some(()),
+            bytes: (args.check_bytes || args.device != Device::Sim).then_some(()),
+        },
+        delay_ns: args.delay_us * 1000,
+        lag_ns: args.lag_us * 1000,
+    };
+    let Replayed { mut figures, samples } = match args.device {
+        Device::Sim => setup.on_sim(plan)?,
+        Device::Cuda(ordinal) => on_cuda(&setup, plan, ordinal)?,
+    };
+    name.clone_into(&mut figures.trace);
+    if args.json {
+        println!("{}", serde_json::to_string(&figures)?);
+    } else {
+        println!("{}", report::Table(&figures));
+    }
+    let svg = match &args.svg {
+        Some(path) => path.clone(),
+        None if args.json => return Ok(()),
+        None => PathBuf::from(format!("replay-{name}-{}.svg", figures.policy)),
+    };
+    picture::draw(&svg, plan, &figures, &samples)?;
+    if !args.json {
+        println!("  picture: {}\n", svg.display());
+    }
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+fn on_cuda(setup: &Setup, plan: &Plan, ordinal: u32) -> Result<Replayed, Box<dyn Error>> {
+    let driver = std::sync::Arc::new(glake_cuda::open()?);
+    let mut replayed = setup.measured(plan, driver, glake_core::units::DeviceId(ordinal), None)?;
+    replayed.figures.device = format!("cuda:{ordinal}");
+    Ok(replayed)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_cuda(_: &Setup, _: &Plan, _: u32) -> Result<Replayed, Box<dyn Error>> {
+    Err("built without the feature `cuda`".into())
+}

@@ -1,0 +1,240 @@
+//! One trace, replayed and measured.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use glake_core::alloc::AllocError;
+use glake_core::driver::{Driver, DriverError, Ledger};
+use glake_core::sim::{Completion, SimConfig, SimDriver};
+use glake_core::units::{DeviceId, PAGE_BYTES, StreamId};
+use glake_testkit::oracle::Oracle;
+use glake_testkit::replay::{
+    Both, Budget, Bytes, Check, Cost, Measure, Observed, Outcome, Plan, Pools, Sample, Silent, Watch, run,
+};
+use glake_testkit::spy::Spy;
+
+use crate::figures::{Checked, CheckedBytes, Figures};
+use crate::policy::{Make, Mode, Policy};
+
+/// How to replay.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The allocator.
+    pub policy: Policy,
+    /// The mode of glake's pool.
+    pub mode: Mode,
+    /// Physical memory over the peak of requested bytes.
+    pub cap: Option<f64>,
+    /// glake's pool stitches only above this.
+    pub stitch_above_bytes: Option<u64>,
+    /// What is looked at beside the figures.
+    pub beside: Beside,
+    /// Nanoseconds of device work ahead of each pattern.
+    pub delay_ns: u64,
+    /// The simulated device lags this far behind the trace's time.
+    pub lag_ns: u64,
+}
+
+/// What is looked at beside the figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The oracle.
+    pub oracle: Option<()>,
+    /// Real bytes.
+    pub bytes: Option<()>,
+}
+
+/// Why a replay did not end.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The pool could not be made.
+    #[error("the pool could not be made: {0}")]
+    Pool(#[from] AllocError),
+    /// The driver failed.
+    #[error("the driver failed: {0}")]
+    Driver(#[from] DriverError),
+}
+
+/// The figures of a replay, and the samples for a picture.
+#[derive(Clone, Debug, Default)]
+pub struct Replayed {
+    /// The figures.
+    pub figures: Figures,
+    /// Bytes over time.
+    pub samples: Vec<Sample>,
+}
+
+/// How many samples a picture has, about.
+const SAMPLES: usize = 2000;
+const DEVICE: DeviceId = DeviceId(0);
+/// The loop without clocks is repeated; the fastest counts.
+const TIMED_LOOPS: usize = 3;
+
+impl Setup {
+    /// The physical limit in bytes, whole pages.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a factor from the command line, not negative"
+    )]
+    fn limit_bytes(&self, plan: &Plan) -> Option<u64> {
+        let limit = |cap: f64| (cap.max(0.0) * plan.peak_requested_bytes as f64) as u64;
+        self.cap.map(|cap| limit(cap) / PAGE_BYTES * PAGE_BYTES)
+    }
+
+    fn make(&self, plan: &Plan) -> Make {
+        Make {
+            policy: self.policy,
+            mode: self.mode,
+            limit_bytes: self.limit_bytes(plan),
+            stitch_above_bytes: self.stitch_above_bytes,
+        }
+    }
+
+    /// A new simulated driver whose memory is what the limit says.
+    fn sim(&self, plan: &Plan) -> Arc<SimDriver> {
+        let mut config = SimConfig::h200(1);
+        if let Some(bytes) = self.limit_bytes(plan) {
+            config = config.memory_bytes(bytes);
+        }
+        if self.lag_ns > 0 {
+            config = config.completion(Completion::Lag(self.lag_ns));
+        }
+        Arc::new(config.build())
+    }
+
+    /// Replays `plan` on simulated drivers: once for the figures, and some times without any for
+    /// the host's time.
+    pub fn on_sim(&self, plan: &Plan) -> Result<Replayed, Failure> {
+        let sim = self.sim(plan);
+        let time = (self.lag_ns > 0).then(|| Time { sim: Arc::clone(&sim), plan, at_us: 0 });
+        let mut replayed = self.measured(plan, sim, DEVICE, time)?;
+        if self.beside == Beside::default() {
+            let mut fastest = f64::INFINITY;
+            for _ in 0..TIMED_LOOPS {
+                let driver: Arc<dyn Driver> = self.sim(plan);
+                let streams = streams(&*driver, DEVICE, plan)?;
+                let mut pools = self.make(plan).pools(&driver, DEVICE, streams)?;
+                fastest = fastest.min(timed(plan, || run(plan, &mut pools, &mut Silent)).1);
+            }
+            replayed.figures.ns_per_op_mean = Some(fastest);
+        }
+        "sim".clone_into(&mut replayed.figures.device);
+        Ok(replayed)
+    }
+
+    /// Replays `plan` on `device` of `driver`.
+    pub fn measured(
+        &self,
+        plan: &Plan,
+        driver: Arc<dyn Driver>,
+        device: DeviceId,
+        time: Option<Time<'_>>,
+    ) -> Result<Replayed, Failure> {
+        let spy = Spy::new(driver);
+        let driver: Arc<dyn Driver> = spy.clone();
+        let streams = streams(&*driver, device, plan)?;
+        let before = driver.ledger(device)?;
+        let mut pools = self.make(plan).pools(&driver, device, streams.clone())?;
+        let set_up = Cost::between(&before, &driver.ledger(device)?);
+        let budget = Budget { ms: 1.0, ms_per_gib: self.mode.budget_ms_per_gib() };
+        let sample_every = plan.steps.len() / SAMPLES;
+        let measure = Measure::new(Arc::clone(&spy), device, plan.last_third(), sample_every, budget);
+        let check = self.beside.oracle.map(|()| Check(Oracle::over(spy)));
+        let bytes = self.beside.bytes.map(|()| Bytes::new(Arc::clone(&driver), self.delay_ns));
+        let mut watch = Both(Both(time, bytes), Both(check, measure));
+        let (outcome, ns_per_op) = timed(plan, || run(plan, &mut pools, &mut watch));
+        let Both(Both(_, bytes), Both(check, measure)) = watch;
+        let mut figures = self.figures(plan, &measure, set_up, &driver.ledger(device)?, outcome);
+        if let Some(bytes) = bytes {
+            figures.bytes = Some(CheckedBytes {
+                pending_gathers: bytes.n_pending_gathers(),
+                corrupted_words: bytes.corrupted_words(&streams)?,
+            });
+        }
+        figures.check = check.map(|check| checked(&check.0));
+        figures.ns_per_op_mean = Some(ns_per_op).filter(|_| self.beside.oracle.is_none());
+        Ok(Replayed { figures, samples: measure.samples().to_vec() })
+    }
+
+    fn figures(
+        &self,
+        plan: &Plan,
+        measure: &Measure,
+        set_up: Cost,
+        ledger: &Ledger,
+        outcome: Outcome,
+    ) -> Figures {
+        let longest = measure.longest();
+        Figures {
+            policy: self.policy.name(),
+            mode: self.mode.name(),
+            n_streams: plan.n_streams,
+            ops: plan.steps.len(),
+            limit_bytes: self.limit_bytes(plan),
+            peak_requested_bytes: plan.peak_requested_bytes,
+            peak_physical_bytes: ledger.peak_physical_bytes,
+            utilization: ratio(plan.peak_requested_bytes, ledger.peak_physical_bytes),
+            driver_calls: set_up.n_calls + measure.total().n_calls,
+            driver_calls_last_third: measure.in_last_third().n_calls,
+            driver_ms: set_up.ms() + measure.total().ms(),
+            driver_ms_last_third: measure.in_last_third().ms(),
+            wall_ms: plan.wall_ms_from(0),
+            wall_ms_last_third: plan.wall_ms_from(plan.last_third()),
+            longest_allocation_ms: longest.ms,
+            longest_allocation_mapped_bytes: longest.mapped_bytes,
+            longest_allocation_over_budget_ms: longest.over_budget_ms,
+            failed_allocations: outcome.n_refused,
+            first_failure: outcome.first_refusal.map(|error| error.to_string()),
+            failed_frees: outcome.n_failed_frees,
+            ..Figures::default()
+        }
+    }
+}
+
+fn streams(driver: &dyn Driver, device: DeviceId, plan: &Plan) -> Result<Vec<StreamId>, DriverError> {
+    (0..plan.n_streams).map(|_| driver.create_stream(device)).collect()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a ratio for people")]
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 1.0 } else { a as f64 / b as f64 }
+}
+
+/// Runs `work` and returns nanoseconds for each operation of `plan` beside its result.
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+#[allow(clippy::disallowed_methods, reason = "an example measures the host's time")]
+fn timed<T>(plan: &Plan, work: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed().as_nanos() as f64 / plan.steps.len().max(1) as f64)
+}
+
+fn checked(oracle: &Oracle) -> Checked {
+    let findings = oracle.findings();
+    Checked {
+        out_of_order_reuses: findings.n_out_of_order_reuses,
+        overlaps: findings.n_overlaps,
+        unmapped: findings.n_unmapped,
+        moved: findings.n_moved,
+    }
+}
+
+/// Moves a simulated clock along with the trace's time.
+#[derive(Debug)]
+pub struct Time<'a> {
+    sim: Arc<SimDriver>,
+    plan: &'a Plan,
+    at_us: u64,
+}
+
+impl Watch for Time<'_> {
+    fn see(&mut self, step: usize, _: &Pools, observed: Observed<'_>) {
+        if let Observed::Allocating(_) | Observed::Freeing(_) = observed {
+            let at_us = self.plan.at_us[step];
+            self.sim.advance(at_us.saturating_sub(self.at_us).saturating_mul(1000));
+            self.at_us = self.at_us.max(at_us);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A map from bytes to owners.
+
+use std::collections::BTreeMap;
+
+use crate::spy::{Extent, Moment};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Live,
+    Freed(Moment),
+}
+
+/// Disjoint intervals of bytes, by (handle, offset).
+#[derive(Debug)]
+pub(super) struct Owners(BTreeMap<(u64, u64), (u64, Owner)>);
+
+impl Owners {
+    pub(super) const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// Makes `owner` the owner of `extent` and returns who owned parts of it before.
+    pub(super) fn replace(&mut self, extent: Extent, owner: Owner) -> Vec<Owner> {
+        let Extent { serial, offset_bytes: start, bytes } = extent;
+        let end = start + bytes;
+        let mut before = Vec::new();
+        let first = self.0.range(..(serial, start)).next_back().filter(|(key, _)| key.0 == serial);
+        if let Some((&key, &(old_end, old))) = first
+            && old_end > start
+        {
+            before.push(old);
+            self.0.insert(key, (start, old));
+            if old_end > end {
+                self.0.insert((serial, end), (old_end, old));
+            }
+        }
+        while let Some((&key, &(old_end, old))) = self.0.range((serial, start)..(serial, end)).next() {
+            before.push(old);
+            self.0.remove(&key);
+            if old_end > end {
+                self.0.insert((serial, end), (old_end, old));
+            }
+        }
+        self.0.insert((serial, start), (end, owner));
+        before
+    }
+}
