@@ -158,15 +158,32 @@ impl From<DriverError> for CommitError {
 ///
 /// Few big handles cost little driver time; small ones can be moved where bytes are missing. So
 /// handles grow with the physical memory that the pool has already.
-pub(crate) fn handle_sizes(n_missing: usize, n_physical_pages: u64, dirty: u64, credits: i64, need_pages: usize, n_moved: usize, compact: bool) -> Vec<u32> {
-    if env("GP",0)==8 && !compact {
-        let big = env("GM",4) as i64; let m = n_missing as i64;
-        let share = dirty * 10000 / (n_physical_pages * 2<<20).max(1);
-        let a = if share < env("GF",0) { 0 } else { env("LA",20) as i64 + need_pages as i64 * 100 / env("LB",300) as i64 - n_moved as i64 * 73 / 100 };
-        let a = a.min(credits / env("CD",4) as i64).max(0);
+pub(crate) fn handle_sizes(
+    n_missing: usize,
+    n_physical_pages: u64,
+    dirty: u64,
+    credits: i64,
+    need_pages: usize,
+    n_moved: usize,
+    compact: bool,
+) -> Vec<u32> {
+    if env("GP", 0) == 8 && !compact {
+        let big = env("GM", 4) as i64;
+        let m = n_missing as i64;
+        let share = dirty * 10000 / (n_physical_pages * 2 << 20).max(1);
+        let a = if share < env("GF", 0) {
+            0
+        } else {
+            env("LA", 20) as i64 + need_pages as i64 * 100 / env("LB", 300) as i64 - n_moved as i64 * 73 / 100
+        };
+        let a = a.min(credits / env("CD", 4) as i64).max(0);
         let x = if a >= m { m } else { ((big * a - m) / (big - 1)).max(0) };
-        let mut sizes = vec![1; x as usize]; let mut left = m - x;
-        while left > 0 { sizes.push(left.min(big) as u32); left -= big; }
+        let mut sizes = vec![1; x as usize];
+        let mut left = m - x;
+        while left > 0 {
+            sizes.push(left.min(big) as u32);
+            left -= big;
+        }
         return sizes;
     }
     let each = if compact { 1 } else { unit_pages(n_missing, n_physical_pages, dirty, credits) };
@@ -199,32 +216,42 @@ fn unit_pages(n_missing: usize, n_physical_pages: u64, dirty: u64, credits: i64)
             }
         }
         1 => u32::try_from((n_missing as u64 / env("GD", 8)).clamp(1, env("GM", 16))).unwrap_or(1),
-        4 => { // dirty share in 1/10000 of physical
-            let share = dirty * 10000 / (n_physical_pages * 2<<20).max(1);
+        4 => {
+            // dirty share in 1/10000 of physical
+            let share = dirty * 10000 / (n_physical_pages * 2 << 20).max(1);
             let full = env("GF", 50); // at this share: 1 page
             let m = env("GM", 16);
             let each = if share >= full { 1 } else { (m * (full - share) / full).max(1) };
             u32::try_from(each).unwrap_or(1)
         }
-        5 => { // dirty share in 1/10000 of physical
-            let share = dirty * 10000 / (n_physical_pages * 2<<20).max(1);
+        5 => {
+            // dirty share in 1/10000 of physical
+            let share = dirty * 10000 / (n_physical_pages * 2 << 20).max(1);
             let full = env("GF", 50); // at this share: 1 page
             let m = env("GM", 16);
-            let n=(n_physical_pages/env("GQ",512)).max(1);
+            let n = (n_physical_pages / env("GQ", 512)).max(1);
             let each = if share >= full { n.min(4) } else { n.max(m * (full - share) / full).max(1) };
             u32::try_from(each).unwrap_or(1)
         }
-        6 => { // dirty share in 1/10000 of physical
-            let share = dirty * 10000 / (n_physical_pages * 2<<20).max(1);
-            let a = if gib < env("G1",4) { 1 } else if gib < env("G2",8) { 2 } else { 4 };
-            let each = if share < env("GF", 5) { a.max(env("GM",8)) } else { a };
+        6 => {
+            // dirty share in 1/10000 of physical
+            let share = dirty * 10000 / (n_physical_pages * 2 << 20).max(1);
+            let a = if gib < env("G1", 4) {
+                1
+            } else if gib < env("G2", 8) {
+                2
+            } else {
+                4
+            };
+            let each = if share < env("GF", 5) { a.max(env("GM", 8)) } else { a };
             u32::try_from(each).unwrap_or(1)
         }
         7 => {
-            let c = (credits / env("CD",4) as i64).max(1);
+            let c = (credits / env("CD", 4) as i64).max(1);
             let each = (n_missing as i64 + c - 1) / c;
-            let m = if gib < env("G1",0) {2} else {env("GM",4) as i64}; let each = each.clamp(1, m);
-            let each = if env("P2",0)>0 { (each as u64).next_power_of_two() as i64 } else {each};
+            let m = if gib < env("G1", 0) { 2 } else { env("GM", 4) as i64 };
+            let each = each.clamp(1, m);
+            let each = if env("P2", 0) > 0 { (each as u64).next_power_of_two() as i64 } else { each };
             u32::try_from(each).unwrap_or(1)
         }
         2 => u32::try_from(env("GM", 4)).unwrap_or(1),

@@ -148,9 +148,27 @@ impl Planner<'_> {
         let mut n_left = place.n_need;
         let dn = crate::commit::env("DN", 0);
         let mut order: Vec<(u64, u32)> = self.blocks.free.by_clean().collect();
-        if dn == 1 { order.reverse(); }
-        if dn == 2 || dn == 3 { order.sort_by_key(|&(c, b)| { let b = self.blocks.get(b); let run = crate::blocks::clean_range(b.start, b.end(), self.slots); let n = self.slots.homes_in(run.clone()).count() as u64; let per = (run.len() as u64 / n.max(1)); if dn==2 {(u64::MAX - per, c)} else {(per, c)} }); }
-        if dn == 4 { if let Some(i) = order.iter().position(|o| o.0 >= n_left as u64 * PAGE && o.1 != place.below && o.1 != place.above) { let x = order.remove(i); order.insert(0, x);} }
+        if dn == 1 {
+            order.reverse();
+        }
+        if dn == 2 || dn == 3 {
+            order.sort_by_key(|&(c, b)| {
+                let b = self.blocks.get(b);
+                let run = crate::blocks::clean_range(b.start, b.end(), self.slots);
+                let n = self.slots.homes_in(run.clone()).count() as u64;
+                let per = (run.len() as u64 / n.max(1));
+                if dn == 2 { (u64::MAX - per, c) } else { (per, c) }
+            });
+        }
+        if dn == 4 {
+            if let Some(i) = order
+                .iter()
+                .position(|o| o.0 >= n_left as u64 * PAGE && o.1 != place.below && o.1 != place.above)
+            {
+                let x = order.remove(i);
+                order.insert(0, x);
+            }
+        }
         for (clean, block) in order {
             if n_left == 0 || !self.stitch {
                 break;

@@ -127,23 +127,29 @@ impl StitchPool {
 
     /// The best fit: the shortest free block, the lowest of equals, and an address in it.
     fn fit(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
-        if align_bytes <= GRANULE_BYTES && crate::commit::env("FIT",0)>0 {
-            let k = crate::commit::env("FIT",0);
-            let mut best: Option<((u64,u64),(u32,u64))> = None;
+        if align_bytes <= GRANULE_BYTES && crate::commit::env("FIT", 0) > 0 {
+            let k = crate::commit::env("FIT", 0);
+            let mut best: Option<((u64, u64), (u32, u64))> = None;
             for block in self.blocks.free.at_least(bytes).take(k as usize) {
                 let b = *self.blocks.get(block);
-                let Kind::Free{clean_bytes} = b.kind else {continue};
-                for at in [b.start, b.end()-bytes] {
-                    let l = crate::blocks::clean_range(b.start, at, &self.slots).len() as u64*PAGE;
-                    let r = crate::blocks::clean_range(at+bytes, b.end(), &self.slots).len() as u64*PAGE;
+                let Kind::Free { clean_bytes } = b.kind else { continue };
+                for at in [b.start, b.end() - bytes] {
+                    let l = crate::blocks::clean_range(b.start, at, &self.slots).len() as u64 * PAGE;
+                    let r = crate::blocks::clean_range(at + bytes, b.end(), &self.slots).len() as u64 * PAGE;
                     let lost = clean_bytes - l - r;
-                    let key = (lost.saturating_sub(crate::commit::env("FS",0)<<20), b.bytes);
-                    if best.is_none_or(|(k,_)| key < k) { best = Some((key,(block,at))); }
-                    if crate::commit::env("FIT1",0)>0 {break}
+                    let key = (lost.saturating_sub(crate::commit::env("FS", 0) << 20), b.bytes);
+                    if best.is_none_or(|(k, _)| key < k) {
+                        best = Some((key, (block, at)));
+                    }
+                    if crate::commit::env("FIT1", 0) > 0 {
+                        break;
+                    }
                 }
-                if best.is_some_and(|(k,_)| k.0==0) {break}
+                if best.is_some_and(|(k, _)| k.0 == 0) {
+                    break;
+                }
             }
-            return best.map(|b|b.1);
+            return best.map(|b| b.1);
         }
         if align_bytes <= GRANULE_BYTES {
             let block = self.blocks.free.at_least(bytes).next()?;
@@ -196,15 +202,37 @@ impl StitchPool {
         let compact = self.config.mode == Mode::Compact;
         let dirty = self.blocks.free.free_bytes() - self.blocks.free.clean_bytes();
         let e = crate::commit::env;
-        if e("LOG",0)>0 && (plan.n_missing>0 || e("LOG",0)>1) { eprintln!("op {} phys {} MiB bytes {} KiB need {} missing {} clean {} dirty {} MiB blocks>=1M {} moved {}", self.n_allocations+self.n_frees, self.n_physical_bytes()>>20, bytes>>10, plan.pages.len()*2, plan.n_missing*2, self.blocks.free.clean_bytes()>>20, dirty>>20, self.blocks.free.at_least(1<<20).count(), plan.donors.iter().map(|d| d.pages.len()*2).sum::<usize>()); }
+        if e("LOG", 0) > 0 && (plan.n_missing > 0 || e("LOG", 0) > 1) {
+            eprintln!(
+                "op {} phys {} MiB bytes {} KiB need {} missing {} clean {} dirty {} MiB blocks>=1M {} moved {}",
+                self.n_allocations + self.n_frees,
+                self.n_physical_bytes() >> 20,
+                bytes >> 10,
+                plan.pages.len() * 2,
+                plan.n_missing * 2,
+                self.blocks.free.clean_bytes() >> 20,
+                dirty >> 20,
+                self.blocks.free.at_least(1 << 20).count(),
+                plan.donors.iter().map(|d| d.pages.len() * 2).sum::<usize>()
+            );
+        }
         let moved: usize = plan.donors.iter().map(|d| self.slots.homes_in(d.pages.clone()).count()).sum();
-        self.n_moved += moved as u64 * e("CM",1);
-        let credits = (e("CI",256) + (self.n_allocations + self.n_frees) / e("CC",50)) as i64 - self.n_moved as i64;
-        let sizes = handle_sizes(plan.n_missing, self.slots.n_home_pages(), dirty, credits, plan.pages.len(), moved, compact);
+        self.n_moved += moved as u64 * e("CM", 1);
+        let credits =
+            (e("CI", 256) + (self.n_allocations + self.n_frees) / e("CC", 50)) as i64 - self.n_moved as i64;
+        let sizes = handle_sizes(
+            plan.n_missing,
+            self.slots.n_home_pages(),
+            dirty,
+            credits,
+            plan.pages.len(),
+            moved,
+            compact,
+        );
         self.n_moved += sizes.len() as u64;
         let mut done = self.commit(&plan, &sizes);
         if done == Err(CommitError::Undone(DriverError::OutOfMemory)) && !compact {
-            done = self.commit(&plan, &handle_sizes(plan.n_missing, 0, 0, 0, 0,0, true));
+            done = self.commit(&plan, &handle_sizes(plan.n_missing, 0, 0, 0, 0, 0, true));
         }
         match done {
             Ok(()) => Ok(()),
@@ -237,7 +265,7 @@ impl StitchPool {
     /// Unmaps at most `n_most` of the oldest stale mappings while there are too many.
     fn reap(&mut self, n_most: usize) {
         for _ in 0..n_most {
-            if self.slots.n_stale_pages() * 2 <= self.slots.n_home_pages() * crate::commit::env("ST",1) {
+            if self.slots.n_stale_pages() * 2 <= self.slots.n_home_pages() * crate::commit::env("ST", 1) {
                 break;
             }
             let Some(oldest) = self.stale.oldest() else { break };
@@ -393,5 +421,10 @@ impl Allocator for StitchPool {
 fn arena_bytes(total_bytes: u64) -> u64 {
     total_bytes.saturating_mul(16).clamp(1 << 40, 16 << 40).next_multiple_of(PAGE_BYTES)
 }
-impl StitchPool { /// probe
- #[must_use] pub fn stats_probe(&self)->u64{self.n_misses} }
+impl StitchPool {
+    /// probe
+    #[must_use]
+    pub fn stats_probe(&self) -> u64 {
+        self.n_misses
+    }
+}
