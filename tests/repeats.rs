@@ -1,4 +1,5 @@
 //! Steps that repeat need the driver no more from the third step on.
+#![allow(clippy::unwrap_used, reason = "tests panic to fail")]
 #![allow(unreachable_pub, dead_code, reason = "a module shared with the example `replay`")]
 
 use std::sync::Arc;
