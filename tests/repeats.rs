@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use glake_core::driver::{Driver, StreamOrder};
+use glake_core::driver::Driver;
 use glake_core::sim::SimDriver;
 use glake_core::units::DeviceId;
 use glake_testkit::replay::{Observed, Plan, Pools, Watch, run};

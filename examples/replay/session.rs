@@ -113,7 +113,8 @@ impl Setup {
         if self.beside == Beside::default() {
             let mut fastest = f64::INFINITY;
             for _ in 0..TIMED_LOOPS {
-                fastest = fastest.min(self.host_ns_per_op(plan, self.sim(plan), DEVICE)?);
+                let sim: Arc<dyn Driver> = self.sim(plan);
+                fastest = fastest.min(self.host_ns_per_op(plan, &sim, DEVICE)?);
             }
             replayed.figures.ns_per_op_mean = Some(fastest);
         }
@@ -131,7 +132,7 @@ impl Setup {
     ) -> Result<Replayed, Failure> {
         let mut replayed = self.measured(plan, Arc::clone(driver), device, None)?;
         if self.beside.oracle.is_none() {
-            let ns = self.host_ns_per_op(plan, Arc::clone(driver), device)?;
+            let ns = self.host_ns_per_op(plan, driver, device)?;
             replayed.figures.ns_per_op_mean = Some(ns);
         }
         replayed.figures.device = format!("cuda:{}", device.0);
@@ -139,9 +140,14 @@ impl Setup {
     }
 
     /// Host nanoseconds per operation of the whole loop, nothing beside it.
-    fn host_ns_per_op(&self, plan: &Plan, driver: Arc<dyn Driver>, device: DeviceId) -> Result<f64, Failure> {
-        let streams = streams(&*driver, device, plan)?;
-        let mut pools = self.make(plan).pools(&driver, device, streams)?;
+    fn host_ns_per_op(
+        &self,
+        plan: &Plan,
+        driver: &Arc<dyn Driver>,
+        device: DeviceId,
+    ) -> Result<f64, Failure> {
+        let streams = streams(&**driver, device, plan)?;
+        let mut pools = self.make(plan).pools(driver, device, streams)?;
         Ok(timed(plan, || run(plan, &mut pools, &mut Silent)))
     }
 
