@@ -45,8 +45,8 @@ pub struct Figures {
     /// The most by which an allocation exceeded 1 ms and 8 ms (`compact`: 30) for each GiB that it
     /// mapped; negative if all were within.
     pub longest_allocation_over_budget_ms: f64,
-    /// Host nanoseconds per operation of a whole loop without clocks, the fastest of three; on a
-    /// GPU, those of the measured loop. Not reported where a check runs beside it.
+    /// Host nanoseconds per operation of a whole loop without clocks, the fastest of three on
+    /// `sim`, a single one on a GPU. Not reported with a check on `sim`, or with the oracle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_per_op_mean: Option<f64>,
     /// Allocations that were refused; their frees were skipped.

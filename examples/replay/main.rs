@@ -105,10 +105,8 @@ fn one(args: &Args, name: &str, plan: &Plan) -> Result<(), Box<dyn Error>> {
 
 #[cfg(feature = "cuda")]
 fn on_cuda(setup: &Setup, plan: &Plan, ordinal: u32) -> Result<Replayed, Box<dyn Error>> {
-    let driver = std::sync::Arc::new(glake_cuda::open()?);
-    let mut replayed = setup.measured(plan, driver, glake_core::units::DeviceId(ordinal), None)?;
-    replayed.figures.device = format!("cuda:{ordinal}");
-    Ok(replayed)
+    let driver: std::sync::Arc<dyn glake_core::driver::Driver> = std::sync::Arc::new(glake_cuda::open()?);
+    Ok(setup.on_device(plan, &driver, glake_core::units::DeviceId(ordinal))?)
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -113,10 +113,8 @@ impl Setup {
         if self.beside == Beside::default() {
             let mut fastest = f64::INFINITY;
             for _ in 0..TIMED_LOOPS {
-                let driver: Arc<dyn Driver> = self.sim(plan);
-                let streams = streams(&*driver, DEVICE, plan)?;
-                let mut pools = self.make(plan).pools(&driver, DEVICE, streams)?;
-                fastest = fastest.min(timed(plan, || run(plan, &mut pools, &mut Silent)).1);
+                let sim: Arc<dyn Driver> = self.sim(plan);
+                fastest = fastest.min(self.host_ns_per_op(plan, &sim, DEVICE)?);
             }
             replayed.figures.ns_per_op_mean = Some(fastest);
         }
@@ -124,8 +122,37 @@ impl Setup {
         Ok(replayed)
     }
 
+    /// Replays `plan` on a GPU: once for the figures, with real bytes, and once for the host's time.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "for GPUs"))]
+    pub fn on_device(
+        &self,
+        plan: &Plan,
+        driver: &Arc<dyn Driver>,
+        device: DeviceId,
+    ) -> Result<Replayed, Failure> {
+        let mut replayed = self.measured(plan, Arc::clone(driver), device, None)?;
+        if self.beside.oracle.is_none() {
+            let ns = self.host_ns_per_op(plan, driver, device)?;
+            replayed.figures.ns_per_op_mean = Some(ns);
+        }
+        replayed.figures.device = format!("cuda:{}", device.0);
+        Ok(replayed)
+    }
+
+    /// Host nanoseconds per operation of the whole loop, nothing beside it.
+    fn host_ns_per_op(
+        &self,
+        plan: &Plan,
+        driver: &Arc<dyn Driver>,
+        device: DeviceId,
+    ) -> Result<f64, Failure> {
+        let streams = streams(&**driver, device, plan)?;
+        let mut pools = self.make(plan).pools(driver, device, streams)?;
+        Ok(timed(plan, || run(plan, &mut pools, &mut Silent)))
+    }
+
     /// Replays `plan` on `device` of `driver`.
-    pub fn measured(
+    fn measured(
         &self,
         plan: &Plan,
         driver: Arc<dyn Driver>,
@@ -144,7 +171,7 @@ impl Setup {
         let check = self.beside.oracle.map(|()| Check(Oracle::over(spy)));
         let bytes = self.beside.bytes.map(|()| Bytes::new(Arc::clone(&driver), self.delay_ns));
         let mut watch = Both(Both(time, bytes), Both(check, measure));
-        let (outcome, ns_per_op) = timed(plan, || run(plan, &mut pools, &mut watch));
+        let outcome = run(plan, &mut pools, &mut watch);
         let Both(Both(_, bytes), Both(check, measure)) = watch;
         let mut figures = self.figures(plan, &measure, set_up, &driver.ledger(device)?, outcome);
         if let Some(bytes) = bytes {
@@ -154,7 +181,6 @@ impl Setup {
             });
         }
         figures.check = check.map(|check| checked(&check.0));
-        figures.ns_per_op_mean = Some(ns_per_op).filter(|_| self.beside.oracle.is_none());
         Ok(Replayed { figures, samples: measure.samples().to_vec() })
     }
 
@@ -202,13 +228,15 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 1.0 } else { a as f64 / b as f64 }
 }
 
-/// Runs `work` and returns nanoseconds for each operation of `plan` beside its result.
+/// Nanoseconds that `work` takes for each operation of `plan`.
 #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
 #[allow(clippy::disallowed_methods, reason = "an example measures the host's time")]
-fn timed<T>(plan: &Plan, work: impl FnOnce() -> T) -> (T, f64) {
+fn timed<T>(plan: &Plan, work: impl FnOnce() -> T) -> f64 {
     let start = Instant::now();
     let result = work();
-    (result, start.elapsed().as_nanos() as f64 / plan.steps.len().max(1) as f64)
+    let elapsed = start.elapsed();
+    drop(result);
+    elapsed.as_nanos() as f64 / plan.steps.len().max(1) as f64
 }
 
 fn checked(oracle: &Oracle) -> Checked {

@@ -1,4 +1,5 @@
-//! The laws of allocators, held by the model of PyTorch's allocator and by each adaptor over it.
+//! The laws of allocators, held by the model of `PyTorch`'s allocator and by each adaptor over it.
+#![allow(clippy::unwrap_used, reason = "tests panic to fail")]
 
 use std::io;
 use std::sync::Arc;

@@ -1,0 +1,124 @@
+//! Golden figures: the repository's trace, replayed on the simulator.
+//!
+//! A change of policy shows in the diff of `figures.txt`; `GLAKE_UPDATE_GOLDEN=1 cargo test --test
+//! golden` writes it anew.
+#![allow(clippy::unwrap_used, reason = "tests panic to fail")]
+#![allow(unreachable_pub, dead_code, reason = "modules shared with the example `replay`")]
+
+use std::fmt::Write;
+use std::path::Path;
+use std::{env, fs};
+
+use glake_core::trace;
+use glake_testkit::replay::Plan;
+
+#[path = "../../examples/replay/figures.rs"]
+mod figures;
+#[path = "../../examples/replay/policy.rs"]
+mod policy;
+#[path = "../../examples/replay/session.rs"]
+mod session;
+
+use figures::{Checked, CheckedBytes, Figures};
+use policy::{Mode, Policy};
+use session::{Beside, Setup};
+
+const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/figures.txt");
+
+fn plan() -> Plan {
+    Plan::from_events(trace::open(TRACE).unwrap()).unwrap()
+}
+
+fn setup(policy: Policy, mode: Mode) -> Setup {
+    let beside = Beside { oracle: Some(()), bytes: None };
+    Setup { policy, mode, cap: None, stitch_above_bytes: None, beside, delay_ns: 0, lag_ns: 0 }
+}
+
+/// One line of what does not depend on the machine.
+fn line(figures: &Figures) -> String {
+    format!(
+        "{:<8} {:<8} cap {:>11}: physical {:>11}, utilization {:.4}, calls {:>5} / {:>4}, \
+         driver {:>6.1} / {:>5.1} ms, longest {:>5.2} ms ({:+.2}), failed {}\n",
+        figures.policy,
+        figures.mode,
+        figures.limit_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string()),
+        figures.peak_physical_bytes,
+        figures.utilization,
+        figures.driver_calls,
+        figures.driver_calls_last_third,
+        figures.driver_ms,
+        figures.driver_ms_last_third,
+        figures.longest_allocation_ms,
+        figures.longest_allocation_over_budget_ms,
+        figures.failed_allocations,
+    )
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a test is told by the environment to write its golden file")]
+fn the_repositorys_trace_gives_the_golden_figures() {
+    let plan = plan();
+    let mut text = String::new();
+    writeln!(
+        text,
+        "gpt2m_steps: {} operations, peak requested {}",
+        plan.steps.len(),
+        plan.peak_requested_bytes
+    )
+    .unwrap();
+    let runs =
+        [(Policy::Caching, Mode::Default), (Policy::Glake, Mode::Default), (Policy::Glake, Mode::Compact)];
+    for (policy, mode) in runs {
+        for cap in [None, Some(1.02)] {
+            let figures = Setup { cap, ..setup(policy, mode) }.on_sim(&plan).unwrap().figures;
+            assert_eq!(figures.check, Some(Checked::default()), "{policy:?} {mode:?} {cap:?}");
+            assert_eq!(figures.failed_frees, 0);
+            text += &line(&figures);
+        }
+    }
+    if env::var("GLAKE_UPDATE_GOLDEN").is_ok() {
+        fs::write(GOLDEN, &text).unwrap();
+    }
+    let golden = fs::read_to_string(Path::new(GOLDEN)).unwrap_or_default();
+    assert_eq!(text, golden, "GLAKE_UPDATE_GOLDEN=1 accepts the new figures");
+}
+
+/// On the whole run the model reserves to the byte what `PyTorch` reserved; on this cut it reserves
+/// the following.
+#[test]
+fn caching_reserves_what_pytorch_reserves() {
+    const KNOWN_BYTES: u64 = 17_152_606_208;
+    let figures = setup(Policy::Caching, Mode::Default).on_sim(&plan()).unwrap().figures;
+    let off_bytes = figures.peak_physical_bytes.abs_diff(KNOWN_BYTES);
+    assert!(
+        off_bytes <= KNOWN_BYTES / 50,
+        "{} is not within 2 % of {KNOWN_BYTES}",
+        figures.peak_physical_bytes
+    );
+}
+
+/// Real bytes under a lagging device: each allocation keeps its pattern until it is freed.
+#[test]
+fn no_byte_is_lost_while_the_device_lags() {
+    let mut plan = plan();
+    plan.steps.truncate(4000);
+    scale_down(&mut plan, 256);
+    for (policy, mode) in [(Policy::Caching, Mode::Default), (Policy::Glake, Mode::Compact)] {
+        let beside = Beside { oracle: Some(()), bytes: Some(()) };
+        let setup = Setup { beside, delay_ns: 20_000, lag_ns: 2_000_000, ..setup(policy, mode) };
+        let figures = setup.on_sim(&plan).unwrap().figures;
+        assert_eq!(figures.check, Some(Checked::default()));
+        let CheckedBytes { corrupted_words, .. } = figures.bytes.unwrap();
+        assert_eq!(corrupted_words, 0);
+    }
+}
+
+/// Smaller sizes, so that real bytes are quick.
+fn scale_down(plan: &mut Plan, by: u64) {
+    for step in &mut plan.steps {
+        if let glake_testkit::replay::Step::Allocate { bytes, .. } = step {
+            *bytes = bytes.div_ceil(by);
+        }
+    }
+}
