@@ -1,0 +1,253 @@
+//! [`CudaDriver`]: the traits of `glake_core::driver` over CUDA.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys::CUresult;
+use glake_core::driver::{Access, Call, Driver, DriverError, Ledger, Result};
+use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId};
+
+use crate::call::{self, Stream};
+use crate::host::{PinnedBytes, PinnedPool};
+use crate::probe::{self, CtxRecordEvent, OpenError};
+
+mod close;
+mod copies;
+mod device;
+mod ops;
+mod order;
+mod reaper;
+mod sharing;
+pub(crate) mod space;
+mod stream;
+mod vmm;
+
+use copies::Reads;
+use device::Device;
+use order::Events;
+use reaper::Reaper;
+use space::Space;
+use stream::Streams;
+
+/// The CUDA driver of this process, with all devices that the process may see.
+///
+/// Clones are cheap and share everything. Each call makes the right context current on the
+/// calling thread and puts the thread's own back. The streams [`StreamId::LEGACY`] (and stream 0)
+/// and [`StreamId::PER_THREAD`] are those of the context that is current on the calling thread if it
+/// is a device's primary context, and of device 0 otherwise.
+///
+/// When the last clone is dropped, released and idle things are freed; memory that is still mapped
+/// stays mapped, because work may still use it, until the process ends. [`close`](Self::close)
+/// waits and frees everything.
+#[derive(Clone)]
+pub struct CudaDriver {
+    shared: Arc<Shared>,
+}
+
+/// What all clones of the driver share. Locks are taken one at a time.
+pub(crate) struct Shared {
+    devices: Vec<Device>,
+    granularity_bytes: u64,
+    record_context: Option<CtxRecordEvent>,
+    space: Mutex<Space>,
+    streams: Mutex<Streams>,
+    events: Mutex<Events>,
+    reads: Mutex<Reads>,
+    n_reads: AtomicU64,
+    reaper: Reaper,
+    pinned: Arc<PinnedPool>,
+}
+
+/// Memory or a stream that something else made; see [`CudaDriver::adopt`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Foreign {
+    /// Device memory.
+    Memory {
+        /// Where it lies; nothing of the driver's may lie there.
+        range: AddressRange,
+        /// The device that owns it.
+        device: DeviceId,
+        /// What that device may do with it.
+        access: Access,
+    },
+    /// A stream, by the value of its `CUstream`.
+    Stream {
+        /// The stream.
+        stream: StreamId,
+        /// The device of the stream.
+        device: DeviceId,
+    },
+}
+
+/// Opens the CUDA driver and retains the primary context of every device.
+///
+/// # Errors
+/// [`OpenError`], with advice. Nothing is retained then.
+pub fn open() -> Result<CudaDriver, OpenError> {
+    probe::probe()?;
+    call::device::init().map_err(|code| match code {
+        CUresult::CUDA_ERROR_NO_DEVICE => OpenError::NoDevice,
+        CUresult::CUDA_ERROR_STUB_LIBRARY => OpenError::Stub,
+        code => OpenError::Driver(call::error("cuInit", code as u32)),
+    })?;
+    let n = call::device::count()?.unsigned_abs().min(u64::BITS);
+    let devices = (0..n).map(|id| Device::open(DeviceId(id), n)).collect::<Result<Vec<_>, _>>()?;
+    let granularity_bytes = devices.iter().map(|device| device.granularity_bytes).max();
+    let granularity_bytes = granularity_bytes.ok_or(OpenError::NoDevice)?;
+    tracing::debug!(n, granularity_bytes, "opened the CUDA driver");
+    Ok(CudaDriver {
+        shared: Arc::new(Shared {
+            devices,
+            granularity_bytes,
+            record_context: probe::ctx_record_event(),
+            space: Mutex::new(Space::new(granularity_bytes)),
+            streams: Mutex::default(),
+            events: Mutex::default(),
+            reads: Mutex::default(),
+            n_reads: AtomicU64::new(0),
+            reaper: Reaper::default(),
+            pinned: Arc::default(),
+        }),
+    })
+}
+
+impl CudaDriver {
+    /// Makes foreign memory or a foreign stream known to the driver, so that its methods take it.
+    /// Adopted memory can be copied, filled and given to kernels, never mapped or unmapped.
+    ///
+    /// # Errors
+    /// [`DriverError::StillMapped`] if the range overlaps one that the driver knows;
+    /// [`DriverError::InvalidDevice`]. Nothing is adopted then.
+    ///
+    /// # Safety
+    /// The memory or stream exists, on that device and in its primary context, until it is
+    /// disowned and all work that was enqueued with it is done. Nobody else accesses the memory
+    /// in a way that conflicts with what is done through the driver.
+    pub unsafe fn adopt(&self, foreign: Foreign) -> Result<()> {
+        match foreign {
+            Foreign::Memory { range, device, access } => {
+                self.device(device)?;
+                lock(&self.shared.space).adopt(range, device, access)
+            }
+            Foreign::Stream { stream, device } => {
+                self.device(device)?;
+                lock(&self.shared.streams).adopt(Stream(stream.0), device);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets adopted memory that starts at `start`.
+    ///
+    /// # Errors
+    /// [`DriverError::UnknownAddress`] if no adopted memory starts there.
+    pub fn disown_memory(&self, start: DevicePtr) -> Result<()> {
+        lock(&self.shared.space).disown(start)
+    }
+
+    /// Forgets an adopted stream.
+    ///
+    /// # Errors
+    /// [`DriverError::UnknownStream`] if it was not adopted.
+    pub fn disown_stream(&self, stream: StreamId) -> Result<()> {
+        lock(&self.shared.streams).disown(stream)
+    }
+
+    /// Pinned host memory of `n_bytes` zeros. Asynchronous writes from it need no staging copy.
+    /// The first request of a size makes the driver pin memory, at about 0.4 ms per MiB; dropped
+    /// memory is kept for the next request.
+    ///
+    /// # Errors
+    /// [`DriverError::OutOfMemory`] if the host has not that much left.
+    pub fn pinned(&self, n_bytes: usize) -> Result<PinnedBytes> {
+        let _entered = self.shared.first()?.enter_beside_captures()?;
+        Ok(PinnedBytes::new(self.shared.pinned.take(n_bytes)?, n_bytes))
+    }
+
+    /// Frees idle pinned memory. May wait for device work.
+    ///
+    /// # Errors
+    /// Those of the native driver.
+    pub fn free_idle_pinned(&self) -> Result<()> {
+        let _entered = self.shared.first()?.enter_beside_captures()?;
+        self.shared.pinned.free_idle()
+    }
+
+    /// Waits for all work of all devices, then unmaps, releases and frees all that the driver
+    /// made, and releases the contexts.
+    ///
+    /// # Errors
+    /// [`DriverError::InvalidValue`] if other clones, or memory made from them, are alive: this one
+    /// is dropped, nothing is freed. [`DriverError::DeviceLost`] and others of the native driver:
+    /// what could not be freed stays until the process ends.
+    pub fn close(self) -> Result<()> {
+        let shared = Arc::into_inner(self.shared);
+        let still_used =
+            DriverError::InvalidValue("the driver is still used: drop its clones and buffers first");
+        shared.ok_or(still_used)?.close()
+    }
+
+    /// Unmaps `range` when all work that may touch it is done. Does not block.
+    pub(crate) fn unmap_later(&self, range: AddressRange) {
+        self.shared.unmap_later(range);
+    }
+
+    /// Gives a reservation back when nothing is mapped in it any more. Does not block.
+    pub(crate) fn unreserve_later(&self, range: AddressRange) {
+        self.shared.unreserve_later(range);
+    }
+
+    fn device(&self, id: DeviceId) -> Result<&Device> {
+        self.shared.device(id)
+    }
+}
+
+impl Shared {
+    /// A device by its id.
+    fn device(&self, id: DeviceId) -> Result<&Device> {
+        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
+        self.devices.get(index).ok_or(DriverError::InvalidDevice(id))
+    }
+
+    /// Counts a call that was refused before the driver was asked; on device 0, as the simulated
+    /// driver does where it knows no better.
+    fn checked<T>(&self, call: Call, result: Result<T>) -> Result<T> {
+        if let (Err(_), Ok(device)) = (&result, self.first()) {
+            device.note(|ledger| ledger.count(call, 0));
+        }
+        result
+    }
+
+    /// The device that stands in where none is named.
+    fn first(&self) -> Result<&Device> {
+        self.device(DeviceId(0))
+    }
+}
+
+impl Driver for CudaDriver {
+    fn n_devices(&self) -> u32 {
+        u32::try_from(self.shared.devices.len()).unwrap_or(u32::MAX)
+    }
+
+    fn ledger(&self, device: DeviceId) -> Result<Ledger> {
+        Ok(self.device(device)?.ledger())
+    }
+}
+
+impl fmt::Debug for CudaDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shared = &self.shared;
+        let devices = &shared.devices;
+        f.debug_struct("CudaDriver")
+            .field("devices", devices)
+            .field("pinned", &shared.pinned)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Locks, also where another thread panicked: every update under a lock is one step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

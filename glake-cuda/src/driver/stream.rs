@@ -1,0 +1,170 @@
+//! The streams that the driver knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use glake_core::driver::{DriverError, Result};
+use glake_core::units::{DeviceId, StreamId};
+
+use super::device::{Device, Entered};
+use super::{Shared, lock};
+use crate::call::kernel::{self, Grid};
+use crate::call::{Function, Stream, device, order};
+use crate::kernels::Kernels;
+
+/// Who destroys a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Driver,
+    Adopted,
+}
+
+/// A known stream. Calls that use it hold a share, so that it is destroyed behind the last.
+#[derive(Debug)]
+pub(crate) struct Known {
+    raw: Stream,
+    device: DeviceId,
+    owner: Owner,
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        if self.owner == Owner::Driver {
+            // SAFETY: the driver created the stream and nobody holds it any more. Destroying does
+            // not wait for its work; a failure means that its context is gone, and it with it.
+            let _ = unsafe { order::destroy_stream(self.raw) };
+        }
+    }
+}
+
+/// Streams by the value of their handle.
+#[derive(Debug, Default)]
+pub(crate) struct Streams(BTreeMap<StreamId, Arc<Known>>);
+
+impl Streams {
+    pub(crate) fn adopt(&mut self, raw: Stream, device: DeviceId) {
+        let known = Known { raw, device, owner: Owner::Adopted };
+        // A stream of the driver's own, or adopted before, stays as it is.
+        self.0.entry(StreamId(raw.0)).or_insert_with(|| Arc::new(known));
+    }
+
+    pub(crate) fn disown(&mut self, stream: StreamId) -> Result<()> {
+        self.remove(stream, Owner::Adopted).map(drop)
+    }
+
+    fn remove(&mut self, stream: StreamId, owner: Owner) -> Result<Arc<Known>> {
+        match self.0.get(&stream) {
+            Some(known) if known.owner == owner => {
+                self.0.remove(&stream).ok_or(DriverError::UnknownStream(stream))
+            }
+            _ => Err(DriverError::UnknownStream(stream)),
+        }
+    }
+
+    /// All streams of a device.
+    pub(crate) fn of(&self, device: DeviceId) -> Vec<Arc<Known>> {
+        self.0.values().filter(|known| known.device == device).cloned().collect()
+    }
+
+    /// Forgets all, for closing.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Known {
+    pub(crate) fn raw(&self) -> Stream {
+        self.raw
+    }
+}
+
+/// A stream during one call: alive, and its context current.
+#[derive(Debug)]
+pub(crate) struct OnStream<'a> {
+    pub(crate) raw: Stream,
+    pub(crate) device: &'a Device,
+    _entered: Entered,
+    _share: Option<Arc<Known>>,
+}
+
+impl OnStream<'_> {
+    /// Blocks until the work of the stream is done; whatever happens, no copy that was enqueued
+    /// on it touches host memory any more.
+    pub(crate) fn settle(&self) -> Result<()> {
+        // SAFETY: `self` keeps the stream alive.
+        let done = unsafe { order::synchronize_stream(self.raw) };
+        if done.is_err() {
+            // Refused (by a capture that began meanwhile) or lost. The wider wait covers the
+            // first; on a lost device nothing runs any more.
+            let _ = device::synchronize();
+        }
+        done
+    }
+
+    /// Enqueues a kernel that `choose` picks.
+    ///
+    /// # Safety
+    /// The words are what the kernel takes; the addresses among them are valid for what it does,
+    /// until it is done.
+    pub(crate) unsafe fn launch(
+        &self,
+        choose: impl FnOnce(&Kernels) -> Function,
+        grid: Grid,
+        words: &mut [u64],
+    ) -> Result<()> {
+        let function = choose(self.device.kernels()?);
+        // SAFETY: function and stream are of the same device and alive; the caller vouches for
+        // the words.
+        unsafe { kernel::launch(function, grid, words, self.raw) }
+    }
+}
+
+impl Shared {
+    /// Creates a stream.
+    pub(crate) fn create_stream(&self, id: DeviceId) -> Result<StreamId> {
+        let _entered = self.device(id)?.enter_beside_captures()?;
+        let raw = order::create_stream()?;
+        let known = Known { raw, device: id, owner: Owner::Driver };
+        // Replaces an adopted stream of the same value, which must have been destroyed since.
+        lock(&self.streams).0.insert(StreamId(raw.0), Arc::new(known));
+        Ok(StreamId(raw.0))
+    }
+
+    /// Destroys a stream that the driver created.
+    pub(crate) fn destroy_stream(&self, stream: StreamId) -> Result<()> {
+        let known = lock(&self.streams).remove(stream, Owner::Driver)?;
+        let _entered = self.device(known.device)?.enter_beside_captures()?;
+        drop(known);
+        Ok(())
+    }
+
+    /// The stream for one call on it.
+    pub(crate) fn on(&self, stream: StreamId) -> Result<OnStream<'_>> {
+        let (raw, share, device) = if stream.0 <= StreamId::PER_THREAD.0 {
+            (Stream(stream.0.max(StreamId::LEGACY.0)), None, self.current_device()?)
+        } else {
+            let known = lock(&self.streams).0.get(&stream).cloned();
+            let known = known.ok_or(DriverError::UnknownStream(stream))?;
+            (known.raw, Some(Arc::clone(&known)), self.device(known.device)?)
+        };
+        Ok(OnStream { raw, device, _entered: device.enter()?, _share: share })
+    }
+
+    /// As [`on`](Self::on), for a copy with host memory: refused while the stream is captured,
+    /// because a graph would keep the host address and replay it.
+    pub(crate) fn on_for_host(&self, stream: StreamId) -> Result<OnStream<'_>> {
+        let on = self.on(stream)?;
+        // SAFETY: `on` keeps the stream alive.
+        if unsafe { order::is_capturing(on.raw) }? {
+            return Err(DriverError::NotSupported("copies with host memory while the stream is captured"));
+        }
+        Ok(on)
+    }
+
+    /// The device whose primary context is current on the calling thread, or else the first.
+    fn current_device(&self) -> Result<&Device> {
+        let current = device::current()?;
+        let found = self.devices.iter().find(|device| device.context == current);
+        found.map_or_else(|| self.first(), Ok)
+    }
+}
