@@ -220,9 +220,10 @@ impl Shared {
         result
     }
 
-    /// The device that stands in where none is named.
+    /// The device that stands in where none is named: the first that is not lost.
     fn first(&self) -> Result<&Device> {
-        self.device(DeviceId(0))
+        let alive = self.devices.iter().find(|device| !device.is_lost());
+        alive.map_or_else(|| self.device(DeviceId(0)), Ok)
     }
 }
 

@@ -102,7 +102,9 @@ impl Drop for Reserved {
 /// it at a later call, once all work that was enqueued until the drop, on any stream of any device
 /// that can reach it, is done. Dropping never waits.
 ///
-/// Drivers before 12.5 cannot mark all work of a device at once. There, work on streams that the
+/// While a stream that the driver created or adopted is captured into a graph, nothing is unmapped;
+/// a capture on a stream that it does not know is broken by the drop, so adopt such streams.
+/// Drivers before 12.5 cannot mark all work of a device at once; there, work on streams that the
 /// driver neither created nor adopted must be done before the drop.
 #[derive(Debug)]
 pub struct Mapping {

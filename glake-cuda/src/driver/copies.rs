@@ -58,9 +58,10 @@ impl Shared {
 
     /// Whether a read is done.
     fn read_is_done(&self, read: &Read) -> Result<bool> {
-        let _entered = self.device(read.device)?.enter_beside_captures()?;
+        let device = self.device(read.device)?;
+        let _entered = device.enter_beside_captures()?;
         // SAFETY: the driver's events live until it closes.
-        unsafe { order::query(read.event) }
+        device.watched(unsafe { order::query(read.event) })
     }
 
     fn start_read(&self, on: &OnStream<'_>, src: DevicePtr, dst: Box<[u8]>) -> Result<Read> {

@@ -1,6 +1,7 @@
 //! One device: its primary context, what it can do, its ledger.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
@@ -26,7 +27,11 @@ pub(crate) struct Device {
     pub(crate) peers: u64,
     properties: Properties,
     ledger: Mutex<Ledger>,
-    kernels: OnceLock<Result<Kernels>>,
+    /// Whether a kernel died here. CUDA itself still serves some calls then; none is of use.
+    is_lost: AtomicBool,
+    kernels: OnceLock<Kernels>,
+    /// Held while the kernels are loaded.
+    loading: Mutex<()>,
     /// Events that nobody waits for, to be recorded again.
     idle_events: Mutex<Vec<Event>>,
 }
@@ -59,13 +64,18 @@ impl Device {
             peers,
             properties,
             ledger: Mutex::default(),
+            is_lost: AtomicBool::new(false),
             kernels: OnceLock::new(),
+            loading: Mutex::default(),
             idle_events: Mutex::default(),
         })
     }
 
     /// Makes the device's context current on the calling thread while the result lives.
     pub(crate) fn enter(&self) -> Result<Entered> {
+        if self.is_lost() {
+            return Err(DriverError::DeviceLost);
+        }
         let before = device::current()?;
         if before == self.context {
             return Ok(Entered { before: None, mode: None, on_this_thread: PhantomData });
@@ -81,6 +91,19 @@ impl Device {
         let mut entered = self.enter()?;
         entered.mode = Some(device::exchange_capture_mode(CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?);
         Ok(entered)
+    }
+
+    /// Whether the device is lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// Passes a result on, and takes note if it says that the device is lost.
+    pub(crate) fn watched<T>(&self, result: Result<T>) -> Result<T> {
+        if matches!(result, Err(DriverError::DeviceLost)) {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Creates physical memory: reachable by network cards where the device can, and without
@@ -100,7 +123,7 @@ impl Device {
         let result = act();
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         lock(&self.ledger).count(call, ns);
-        result
+        self.watched(result)
     }
 
     /// Notes a change of physical memory.
@@ -113,10 +136,18 @@ impl Device {
         *lock(&self.ledger)
     }
 
-    /// The kernels, loaded at the first call, which may wait for device work. The context is
-    /// current.
+    /// The kernels, loaded at the first call, which may wait for device work.
     pub(crate) fn kernels(&self) -> Result<&Kernels> {
-        self.kernels.get_or_init(Kernels::load).as_ref().map_err(|error| *error)
+        if let Some(kernels) = self.kernels.get() {
+            return Ok(kernels);
+        }
+        let _loading = lock(&self.loading);
+        let _entered = self.enter_beside_captures()?;
+        if let Some(kernels) = self.kernels.get() {
+            return Ok(kernels);
+        }
+        let loaded = self.watched(Kernels::load())?;
+        Ok(self.kernels.get_or_init(|| loaded))
     }
 
     /// An event to record. The context is current.
@@ -139,7 +170,7 @@ impl Device {
             // SAFETY: idle events are the driver's own and nobody's any more.
             unsafe { order::destroy_event(event) }?;
         }
-        if let Some(Ok(kernels)) = self.kernels.take() {
+        if let Some(kernels) = self.kernels.take() {
             // SAFETY: no kernel runs, says the caller.
             unsafe { kernels.unload() }?;
         }

@@ -7,12 +7,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use glake_core::driver::{DriverError, Result};
-use glake_core::units::{AddressRange, DeviceId};
+use glake_core::units::{AddressRange, DeviceId, StreamId};
 
 use super::device::Device;
 use super::stream::OnStream;
 use super::{Shared, lock};
 use crate::call::{Event, Stream, order};
+use crate::probe::CtxRecordEvent;
 
 /// How many waiting things one poll looks at.
 const N_LOOKS: usize = 16;
@@ -135,7 +136,7 @@ impl Shared {
         let Ok(device) = self.device(device) else { return false };
         let Ok(_entered) = device.enter_beside_captures() else { return false };
         // SAFETY: the driver's events live until it closes.
-        unsafe { order::query(event) }.unwrap_or(false)
+        device.watched(unsafe { order::query(event) }).unwrap_or(false)
     }
 
     fn recycle(&self, events: Vec<(Event, DeviceId)>) {
@@ -163,23 +164,22 @@ impl Shared {
     }
 
     /// Events behind all work of a device: one for the context, or where the driver cannot (before
-    /// 12.5), one for each stream that it knows and for the default streams.
+    /// 12.5), one for each stream that it knows and for the default streams. An error while one of
+    /// these is captured into a graph: an event of the context would break the capture.
     fn record_device(&self, device: &Device) -> Result<Vec<(Event, DeviceId)>> {
         let _entered = device.enter_beside_captures()?;
-        if let Some(call) = self.record_context {
-            let event = device.take_event()?;
-            // SAFETY: the context is retained and the event is the driver's, of that context.
-            return match unsafe { order::record_context(call, event, device.context) } {
-                Ok(()) => Ok(vec![(event, device.id)]),
-                Err(error) => {
-                    device.recycle(event);
-                    Err(error)
-                }
-            };
-        }
         let known = lock(&self.streams).of(device.id);
         let mut streams: Vec<Stream> = known.iter().map(|known| known.raw()).collect();
-        streams.extend([Stream(1), Stream(2)]);
+        streams.extend([Stream(StreamId::LEGACY.0), Stream(StreamId::PER_THREAD.0)]);
+        for stream in &streams {
+            // SAFETY: `known` keeps the streams alive; the default ones always are.
+            if unsafe { order::is_capturing(*stream) }? {
+                return Err(DriverError::NotSupported("unmapping while a stream is captured"));
+            }
+        }
+        if let Some(call) = self.record_context {
+            return Ok(vec![(device.record_context(call)?, device.id)]);
+        }
         let mut events = Vec::new();
         for stream in streams {
             match device.record(stream) {
@@ -201,6 +201,17 @@ impl Device {
         let event = self.take_event()?;
         // SAFETY: the caller keeps the stream alive; the event is the driver's, of this device.
         if let Err(error) = unsafe { order::record(event, stream) } {
+            self.recycle(event);
+            return Err(error);
+        }
+        Ok(event)
+    }
+
+    /// An event behind all work of the context, which is current.
+    fn record_context(&self, call: CtxRecordEvent) -> Result<Event> {
+        let event = self.take_event()?;
+        // SAFETY: the context is retained and the event is the driver's, of that context.
+        if let Err(error) = unsafe { order::record_context(call, event, self.context) } {
             self.recycle(event);
             return Err(error);
         }

@@ -28,7 +28,7 @@ impl Sharing for CudaDriver {
         let _entered = device.enter_beside_captures()?;
         let raw = vmm::import(fd.as_fd()).map_err(|error| match error {
             // CUDA says only that it does not like the descriptor, in different words.
-            DriverError::Native { code: 1 | 101 | 304 | 400 | 999, .. } => FOREIGN,
+            DriverError::Native { .. } => FOREIGN,
             error => error,
         })?;
         if let Err(error) = self.shared.check_import(device, raw, bytes) {

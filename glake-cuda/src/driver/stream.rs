@@ -92,7 +92,7 @@ impl OnStream<'_> {
     /// on it touches host memory any more.
     pub(crate) fn settle(&self) -> Result<()> {
         // SAFETY: `self` keeps the stream alive.
-        let done = unsafe { order::synchronize_stream(self.raw) };
+        let done = self.device.watched(unsafe { order::synchronize_stream(self.raw) });
         if done.is_err() {
             // Refused (by a capture that began meanwhile) or lost. The wider wait covers the
             // first; on a lost device nothing runs any more.
@@ -115,7 +115,7 @@ impl OnStream<'_> {
         let function = choose(self.device.kernels()?);
         // SAFETY: function and stream are of the same device and alive; the caller vouches for
         // the words.
-        unsafe { kernel::launch(function, grid, words, self.raw) }
+        self.device.watched(unsafe { kernel::launch(function, grid, words, self.raw) })
     }
 }
 
@@ -165,6 +165,6 @@ impl Shared {
     fn current_device(&self) -> Result<&Device> {
         let current = device::current()?;
         let found = self.devices.iter().find(|device| device.context == current);
-        found.map_or_else(|| self.first(), Ok)
+        found.map_or_else(|| self.device(DeviceId(0)), Ok)
     }
 }
