@@ -1,0 +1,58 @@
+#!/bin/sh
+# Builds what a machine with a GPU and without Rust needs to try glake: the tests with the feature
+# `gpu`, the examples and the benches, with the traces they read, in the folder bundle/.
+#
+#   scripts/gpu-bundle.sh [TRACE...]     traces to add to those of the repository
+#
+# There: cd bundle && ./run.sh [WORD...]     all, or the items with one of the words in their name.
+# OUT (out/) takes one log per item and the summary; TIMEOUT_S (120) is each item's limit.
+set -eu
+cd "$(dirname "$0")/.."
+rm -rf bundle
+mkdir -p bundle/tests bundle/examples bundle/benches bundle/traces
+
+# The packages that are there; a later one joins by its name.
+packages=""
+gpu=""
+for package in glake glake-core glake-cuda glake-vmm glake-multipath glake-kvcache glake-dedup glake-hook; do
+    manifest=$package/Cargo.toml
+    [ "$package" = glake ] && manifest=Cargo.toml
+    [ -f "$manifest" ] || continue
+    packages="$packages -p $package"
+    if grep -q '^gpu = ' "$manifest"; then gpu="$gpu,$package/gpu"; fi
+done
+
+build() {
+    # shellcheck disable=SC2086 # the list is meant to be split
+    cargo "$@" --profile bundle $packages --features "${gpu#,}" \
+        --message-format=json-render-diagnostics >> bundle/artefacts.json
+}
+build test --no-run --tests --benches
+build build --examples
+
+python3 - <<'PYTHON'
+import json, pathlib, shutil
+
+for line in open("bundle/artefacts.json"):
+    message = json.loads(line)
+    if message.get("reason") != "compiler-artifact" or not message.get("executable"):
+        continue
+    target = message["target"]
+    kind = target["kind"][0]
+    folder = {"example": "examples", "bench": "benches"}.get(kind, "tests")
+    package = pathlib.Path(message["manifest_path"]).parent.name if kind != "lib" else ""
+    name = target["name"] if kind in ("lib", "example") else f"{package}.{target['name']}"
+    shutil.copy(message["executable"], f"bundle/{folder}/{name}")
+PYTHON
+rm bundle/artefacts.json
+
+find . -name '*.trace' -o -name '*.trace.gz' | grep -v -e '^./target' -e '^./bundle' | while read -r trace; do
+    cp "$trace" bundle/traces/
+done
+for trace in "$@"; do cp "$trace" bundle/traces/; done
+cp scripts/gpu-run.sh bundle/run.sh
+chmod +x bundle/run.sh
+
+mib=$(du -sm bundle | cut -f1)
+echo "bundle/: $mib MiB"
+[ "$mib" -lt 60 ] || { echo "more than 60 MiB" >&2; exit 1; }
