@@ -39,6 +39,11 @@ for path in tests/* examples/* benches/*; do
     [ -x "$path" ] && wanted "$path" "$@" || continue
     case $path in
     tests/*) item "$path" "$path" --test-threads=1 ;;
+    examples/replay)
+        for trace in traces/*; do
+            item "replay $trace" "$path" --device cuda:0 --svg "$out/$(basename "$trace").svg" "$trace"
+        done
+        ;;
     examples/*) item "$path" "$path" ;;
     benches/*) item "$path" "$path" --bench --noplot ;;
     esac
