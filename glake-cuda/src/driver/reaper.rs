@@ -230,9 +230,9 @@ impl Device {
 
     /// An event behind all work of the context, which is current.
     fn record_context(&self, call: CtxRecordEvent) -> Result<Event> {
-        let event = self.take_event()?;
+        let (event, context) = (self.take_event()?, self.context()?);
         // SAFETY: the context is retained and the event is the driver's, of that context.
-        if let Err(error) = unsafe { order::record_context(call, event, self.context) } {
+        if let Err(error) = unsafe { order::record_context(call, event, context) } {
             self.recycle(event);
             return Err(error);
         }
