@@ -17,36 +17,57 @@ use crate::units::{GRANULE_BYTES, PAGE, page_of};
 /// long enough wherever it starts.
 const N_ALIGNED: usize = 32;
 
-/// The high end of a free block must save this many clean bytes more than the low end.
-const HIGH_END_BYTES: u64 = PAGE;
+/// Clean bytes that a fit may spoil before another one is looked at.
+const FORGIVEN_BYTES: u64 = PAGE;
+
+/// Free blocks that are looked at for one that a fit does not spoil.
+const N_FITS: usize = 3;
 
 /// Stale mappings may take this many times the addresses of the physical memory.
 const STALE_RATIO: u64 = 2;
 
-/// Stale mappings that one miss may always unmap.
-const N_REAPED: usize = 8;
+/// How many stale mappings a miss that maps `n_pages` may unmap without being slow for it.
+const fn few_mappings(n_pages: usize) -> usize {
+    8 + n_pages / 8
+}
 
 impl StitchPool {
-    /// The best fit: the shortest free block, the lowest of equals, and an address in it.
+    /// The best fit, and an address in it: of the few shortest free blocks, the lowest of equals
+    /// first, the first one without whole free handles to spoil, or the one that loses least.
     pub(crate) fn fit(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
         if align_bytes > GRANULE_BYTES {
             return self.fits(bytes, align_bytes).next();
         }
-        let block = self.blocks.free.at_least(bytes).next()?;
-        Some((block, self.end_to_take(self.blocks.get(block), bytes)))
+        let mut best: Option<(u64, (u32, u64))> = None;
+        for block in self.blocks.free.at_least(bytes).take(N_FITS) {
+            let (lost, at) = self.end_to_take(self.blocks.get(block), bytes);
+            if best.is_none_or(|(least, _)| lost < least) {
+                best = Some((lost, (block, at)));
+            }
+            if lost == 0 {
+                break;
+            }
+        }
+        best.map(|(_, found)| found)
     }
 
-    /// Where in a free block `bytes` bytes go: at its low end, unless the high end leaves more
-    /// whole handles free.
-    fn end_to_take(&self, b: &Block, bytes: u64) -> u64 {
-        let high = b.end() - bytes;
-        if high == b.start || b.clean_bytes() == 0 {
-            return b.start;
+    /// Where in a free block `bytes` bytes go, and the clean bytes lost by it beyond one page: at
+    /// its low end, unless the high end leaves more whole handles free.
+    fn end_to_take(&self, b: &Block, bytes: u64) -> (u64, u64) {
+        let clean_bytes = b.clean_bytes();
+        let lost = |left: Range<u64>| {
+            let left_bytes = clean_range(left.start, left.end, &self.slots).len() as u64 * PAGE;
+            (clean_bytes - left_bytes).saturating_sub(FORGIVEN_BYTES)
+        };
+        if clean_bytes <= FORGIVEN_BYTES {
+            return (0, b.start);
         }
-        let left_by_low = clean_range(b.start + bytes, b.end(), &self.slots).len();
-        let left_by_high = clean_range(b.start, high, &self.slots).len();
-        let lost = b.clean_bytes() - left_by_low as u64 * PAGE;
-        if lost > HIGH_END_BYTES && left_by_high > left_by_low { high } else { b.start }
+        let low = lost(b.start + bytes..b.end());
+        if low == 0 {
+            return (0, b.start);
+        }
+        let high = lost(b.start..b.end() - bytes);
+        if high < low { (high, b.end() - bytes) } else { (low, b.start) }
     }
 
     /// Places for an aligned request: a bounded number of the shortest free blocks, then one
@@ -86,7 +107,7 @@ impl StitchPool {
         self.stitch_or_grow(bytes, align_bytes)?;
         self.counters.n_misses += 1;
         self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(self.physical_bytes());
-        self.reap(N_REAPED + page_of(self.counters.stitched_bytes - stitched_before) / N_REAPED);
+        self.reap(few_mappings(page_of(self.counters.stitched_bytes - stitched_before)));
         self.fit(bytes, align_bytes).ok_or(AllocError::Poisoned)
     }
 
@@ -137,10 +158,13 @@ impl StitchPool {
             stitching,
         };
         let (slots, stale, order, driver) = (&self.slots, &self.stale, &mut self.order, &*self.driver);
-        planner.plan(bytes, align_bytes, |pages: &Range<usize>| {
-            let mut mappings = stale.touching(pages, slots).into_iter();
-            mappings.any(|m| !order.has_passed(m.epoch, driver).unwrap_or(false))
-        })
+        let mut is_blocked = |pages: &Range<usize>, n_most: usize| {
+            let mappings = stale.touching(pages, slots);
+            let mut pending = mappings.iter().map(|m| !order.has_passed(m.epoch, driver).unwrap_or(false));
+            mappings.len() > n_most || pending.any(|is_pending| is_pending)
+        };
+        let fast = planner.plan(bytes, align_bytes, |pages| is_blocked(pages, few_mappings(pages.len())));
+        fast.or_else(|| planner.plan(bytes, align_bytes, |pages| is_blocked(pages, usize::MAX)))
     }
 
     /// Unmaps at most `n_most` of the oldest stale mappings while there are too many. A failure

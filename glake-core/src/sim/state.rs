@@ -30,8 +30,6 @@ pub(super) struct State {
     pub(super) retired: Vec<Retired>,
     /// The virtual clock.
     pub(super) now_ns: u64,
-    /// The kind of the last call, by which creates and releases in bulk are known.
-    pub(super) last: Option<Target>,
     /// The device that the running call concerns.
     current: usize,
 }
@@ -46,7 +44,6 @@ impl State {
             faults: Faults::default(),
             retired: Vec::new(),
             now_ns: 0,
-            last: None,
             current: 0,
             config,
         }
@@ -72,7 +69,6 @@ impl State {
         };
         let ns = outcome.as_ref().map_or(0, |(_, ns)| *ns);
         self.now_ns = self.now_ns.saturating_add(ns);
-        self.last = Some(target);
         let ledger = &mut self.devices[self.current].ledger;
         match target {
             Target::One(call) => ledger.count(call, ns),

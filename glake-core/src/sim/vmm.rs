@@ -27,8 +27,7 @@ impl VirtualMemory for SimDriver {
     }
 
     fn create(&self, device: DeviceId, bytes: u64) -> Result<HandleId> {
-        const CALL: Target = Target::One(Call::Create);
-        self.lock().call(CALL, |state| {
+        self.lock().call(Target::One(Call::Create), |state| {
             let device = state.on_id(device)?;
             if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
                 return Err(DriverError::InvalidValue("the size of a handle is whole pages"));
@@ -38,9 +37,7 @@ impl VirtualMemory for SimDriver {
             }
             let handle = state.memory.create(device, bytes)?;
             state.devices[device].ledger.grow(bytes);
-            let costs = &state.config.costs;
-            let in_bulk = bytes == PAGE_BYTES && state.last == Some(CALL);
-            Ok((handle, if in_bulk { costs.create_in_bulk_ns } else { costs.create.at(bytes) }))
+            Ok((handle, state.config.costs.create.at(bytes)))
         })
     }
 
@@ -115,9 +112,7 @@ impl State {
         self.on(device)?;
         let freed = self.memory.release(handle)?;
         self.forget(freed);
-        let costs = &self.config.costs;
-        let in_bulk = bytes == PAGE_BYTES && self.last == Some(Target::One(Call::Release));
-        Ok(if in_bulk { costs.release_in_bulk_ns } else { costs.release.at(bytes) })
+        Ok(self.config.costs.release.at(bytes))
     }
 
     /// Gives back what was retired and whose events have passed. Costs nothing: no caller waits.
