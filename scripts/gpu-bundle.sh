@@ -46,9 +46,7 @@ for line in open("bundle/artefacts.json"):
 PYTHON
 rm bundle/artefacts.json
 
-find . -name '*.trace' -o -name '*.trace.gz' | grep -v -e '^./target' -e '^./bundle' | while read -r trace; do
-    cp "$trace" bundle/traces/
-done
+cp traces/*.csv* bundle/traces/
 for trace in "$@"; do cp "$trace" bundle/traces/; done
 cp scripts/gpu-run.sh bundle/run.sh
 chmod +x bundle/run.sh

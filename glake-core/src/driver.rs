@@ -47,6 +47,19 @@ pub struct MemoryInfo {
     pub total_bytes: u64,
 }
 
+/// Mappings and memory whose owner is done with them, for [`VirtualMemory::retire`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retired {
+    /// Events behind the last use; the driver forgets them.
+    pub after: Vec<EventId>,
+    /// Ranges to unmap, each covering whole mappings.
+    pub mappings: Vec<AddressRange>,
+    /// Handles to release after that.
+    pub handles: Vec<HandleId>,
+    /// Reservations to give back after that.
+    pub reservations: Vec<AddressRange>,
+}
+
 /// Device virtual memory: physical handles, reserved addresses, and the two joined.
 ///
 /// Rules, each a law: sizes and addresses are multiples of [`granularity`](Self::granularity);
@@ -110,6 +123,11 @@ pub trait VirtualMemory: Debug + Send + Sync {
     /// As [`unmap`](Self::unmap); [`DriverError::NoPeerAccess`] if one of the devices cannot
     /// reach the memory.
     fn set_access(&self, range: AddressRange, devices: &[DeviceId], access: Access) -> Result<()>;
+
+    /// Takes over what its owner is done with, to be unmapped, released and unreserved once the
+    /// events have passed. Never blocks and reports nothing: what cannot be given back, as on a
+    /// lost device, goes with the driver. Unknown parts are skipped.
+    fn retire(&self, retired: Retired);
 
     /// Free and total memory of a device.
     ///

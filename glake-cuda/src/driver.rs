@@ -37,9 +37,9 @@ use stream::Streams;
 /// and [`StreamId::PER_THREAD`] are those of the context that is current on the calling thread if it
 /// is a device's primary context, and of device 0 otherwise.
 ///
-/// When the last clone is dropped, released and idle things are freed; memory that is still mapped
-/// stays mapped, because work may still use it, until the process ends. [`close`](Self::close)
-/// waits and frees everything.
+/// When the last clone is dropped, memory and addresses that are not mapped go back. What is mapped
+/// stays, because work may still use it, and so do the contexts and pinned memory, until the
+/// process ends. [`close`](Self::close) waits and frees everything.
 #[derive(Clone)]
 pub struct CudaDriver {
     shared: Arc<Shared>,
@@ -81,10 +81,10 @@ pub enum Foreign {
     },
 }
 
-/// Opens the CUDA driver and retains the primary context of every device.
+/// Opens the CUDA driver. A device's primary context is retained at the first call on it.
 ///
 /// # Errors
-/// [`OpenError`], with advice. Nothing is retained then.
+/// [`OpenError`], with advice.
 pub fn open() -> Result<CudaDriver, OpenError> {
     probe::probe()?;
     call::device::init().map_err(|code| match code {
@@ -179,13 +179,14 @@ impl CudaDriver {
     /// made, and releases the contexts.
     ///
     /// # Errors
-    /// [`DriverError::InvalidValue`] if other clones, or memory made from them, are alive: this one
-    /// is dropped, nothing is freed. [`DriverError::DeviceLost`] and others of the native driver:
+    /// [`DriverError::InvalidValue`] if other clones, buffers or pinned bytes are alive: this clone
+    /// is only dropped. [`DriverError::DeviceLost`] and others of the native driver:
     /// what could not be freed stays until the process ends.
     pub fn close(self) -> Result<()> {
         let shared = Arc::into_inner(self.shared);
         let still_used =
             DriverError::InvalidValue("the driver is still used: drop its clones and buffers first");
+        let shared = shared.filter(|shared| !shared.pinned.is_lent());
         shared.ok_or(still_used)?.close()
     }
 
@@ -220,10 +221,30 @@ impl Shared {
         result
     }
 
-    /// The device that stands in where none is named: the first that is not lost.
+    /// The device that stands in where none is named: the first that is in use, so that no
+    /// context is made for it.
     fn first(&self) -> Result<&Device> {
-        let alive = self.devices.iter().find(|device| !device.is_lost());
-        alive.map_or_else(|| self.device(DeviceId(0)), Ok)
+        let used = self.devices.iter().find(|device| device.is_in_use());
+        used.map_or_else(|| self.device(DeviceId(0)), Ok)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.poll_all();
+        let (handles, reservations) = lock(&self.space).drain_idle();
+        if handles.is_empty() && reservations.is_empty() {
+            return;
+        }
+        let Ok(_entered) = self.first().and_then(Device::enter_beside_captures) else { return };
+        for handle in handles {
+            // SAFETY: the map says that the handle is ours and not released; it is not mapped.
+            let _ = unsafe { call::vmm::release(handle) };
+        }
+        for range in reservations {
+            // SAFETY: the map says that the reservation is ours and empty.
+            let _ = unsafe { call::vmm::unreserve(range) };
+        }
     }
 }
 

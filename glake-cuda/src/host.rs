@@ -56,6 +56,11 @@ impl PinnedPool {
         block.is_some_and(|(start, len)| at - start <= *len && bytes.len() <= len - (at - start))
     }
 
+    /// Whether any [`PinnedBytes`] are alive.
+    pub(crate) fn is_lent(&self) -> bool {
+        !lock(&self.lent).is_empty()
+    }
+
     /// Frees all idle blocks. May wait for device work. A context is current.
     pub(crate) fn free_idle(&self) -> Result<()> {
         for block in std::mem::take(&mut *lock(&self.idle)).into_values().flatten() {

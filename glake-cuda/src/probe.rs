@@ -2,7 +2,8 @@
 //!
 //! cudarc panics where the library or a symbol is missing, so every symbol is looked up here
 //! before its first call. The library is opened under the same names, in the same order, as
-//! cudarc opens it, and is never closed.
+//! cudarc opens it, and is never closed. The first to open `libcuda.so` decides which library that
+//! name means for the whole process: a shim of that name has to be loaded before.
 
 use std::sync::OnceLock;
 
@@ -51,6 +52,7 @@ const NEEDED: &[&str] = &[
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
     "cuCtxGetCurrent",
+    "cuCtxGetDevice",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
     "cuThreadExchangeStreamCaptureMode",

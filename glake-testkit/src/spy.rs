@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use glake_core::driver::{
-    Access, Copies, DeviceOps, Driver, Ledger, MemoryInfo, Piece, ReadId, Result, SharedBytes, Sharing,
-    StreamOrder, VirtualMemory,
+    Access, Copies, DeviceOps, Driver, Ledger, MemoryInfo, Piece, ReadId, Result, Retired, SharedBytes,
+    Sharing, StreamOrder, VirtualMemory,
 };
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, StreamId};
 
@@ -107,6 +107,10 @@ impl VirtualMemory for Spy {
 
     fn set_access(&self, range: AddressRange, devices: &[DeviceId], access: Access) -> Result<()> {
         self.inner.set_access(range, devices, access)
+    }
+
+    fn retire(&self, retired: Retired) {
+        self.inner.retire(retired);
     }
 
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {

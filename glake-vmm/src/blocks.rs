@@ -44,6 +44,14 @@ impl Block {
         self.start + self.bytes
     }
 
+    /// Bytes of whole free handles in the block.
+    pub(crate) fn clean_bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Free { clean_bytes } => clean_bytes,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn is_free(&self) -> bool {
         matches!(self.kind, Kind::Free { .. })
     }
@@ -156,17 +164,13 @@ impl Blocks {
 
     /// Takes the pages of a wholly free handle out of the free block around them. Must be called
     /// right before `Slots::unsettle`.
-    pub(crate) fn remove_pages(&mut self, block: u32, pages: &Range<usize>, slots: &mut Slots) -> [u32; 2] {
+    pub(crate) fn remove_pages(&mut self, block: u32, pages: &Range<usize>, slots: &mut Slots) {
         let (start, bytes) = (page_start(pages.start), pages.len() as u64 * PAGE);
-        let whole = *self.get(block);
         let taken = self.carve(block, start, bytes, Kind::Unit, slots);
-        let left = if whole.start < start { block } else { NONE };
-        let right = if start + bytes < whole.end() { self.get(taken).next } else { NONE };
         self.unlink(taken, slots);
-        [left, right]
     }
 
-    /// The free block with whole handles at `page`.
+    /// The first block behind the hole at `page`.
     fn first_from_hole(&self, page: usize, slots: &Slots) -> u32 {
         match slots.hole_from(page) {
             Some(hole) if hole.end != usize::MAX => slots.slot(hole.end).first_block,

@@ -58,8 +58,8 @@ impl FreeIndex {
         self.by_bytes.range(..(bytes, 0, 0)).rev().map(|k| k.2)
     }
 
-    /// Free blocks with whole handles, fewest clean bytes first.
-    pub(crate) fn by_clean(&self) -> impl DoubleEndedIterator<Item = (u64, u32)> + '_ {
-        self.by_clean.iter().map(|k| (k.0, k.2))
+    /// Free blocks with whole handles, most clean bytes first.
+    pub(crate) fn by_clean(&self) -> impl Iterator<Item = u32> + '_ {
+        self.by_clean.iter().rev().map(|k| k.2)
     }
 }

@@ -8,10 +8,14 @@ mod free_index;
 mod order;
 mod plan;
 mod pool;
+mod room;
+mod sizing;
 mod slots;
 mod small;
 mod stale;
+mod trim;
 mod units;
 
 pub use config::{Config, Mode};
 pub use pool::StitchPool;
+pub use trim::Defragmented;

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use crate::blocks::{Blocks, Kind};
+use crate::blocks::{Blocks, clean_range};
+use crate::room::Stitching;
 use crate::slots::Slots;
-use crate::units::{NONE, PAGE, page_of, page_start};
+use crate::units::{NONE, PAGE, page_of};
 
 /// How many free blocks a plan looks at as places to extend.
 const N_CANDIDATES: usize = 32;
@@ -59,34 +60,35 @@ pub(crate) struct Planner<'a> {
     pub(crate) slots: &'a Slots,
     /// First page behind the reservation.
     pub(crate) n_arena_pages: usize,
-    /// Whether donors may move.
-    pub(crate) stitch: bool,
+    pub(crate) stitching: Stitching,
 }
 
 impl Planner<'_> {
-    /// A plan for `bytes` bytes at a multiple of `align_bytes`; `blocked` says whether pages
-    /// cannot be mapped yet. `None` if the arena's addresses are used up.
+    /// A plan for `bytes` bytes at a multiple of `align_bytes`: the place where least must be
+    /// created, then moved. `is_blocked` says whether pages cannot be mapped yet. `None` if no
+    /// addresses are left.
     pub(crate) fn plan(
         &self,
         bytes: u64,
         align_bytes: u64,
-        mut blocked: impl FnMut(&Range<usize>) -> bool,
+        mut is_blocked: impl FnMut(&Range<usize>) -> bool,
     ) -> Option<Plan> {
-        let mut best: Option<(Place, Plan)> = None;
-        let tail = self.tail(bytes, align_bytes);
         let extendable = self.blocks.free.below(bytes + align_bytes).take(N_CANDIDATES);
-        let others = extendable.flat_map(|block| self.beside(block, bytes, align_bytes)).flatten();
-        for place in tail.into_iter().chain(others) {
-            let key = (place.n_missing(), place.n_need);
-            if best.as_ref().is_some_and(|(b, _)| (b.n_missing(), b.n_need) <= key) {
-                continue;
-            }
-            let Some(plan) = self.fill(&place) else { continue };
-            if !blocked(&plan.pages) {
-                best = Some((place, plan));
-            }
-        }
-        best.map(|(_, plan)| plan)
+        let beside = extendable.flat_map(|block| self.beside(block, bytes, align_bytes)).flatten();
+        let mut places: Vec<Place> = self.tail(bytes, align_bytes).into_iter().chain(beside).collect();
+        // A stable sort: of equal places, the tail and then the one beside the longest block.
+        places.sort_by_key(|place| (place.n_missing(), place.n_need));
+        let mut open = |place: &Place| self.fill(place).filter(|plan| !is_blocked(&plan.pages));
+        places.iter().find_map(&mut open).or_else(|| self.apart(bytes).find_map(|place| open(&place)))
+    }
+
+    /// Anywhere, beside nothing: behind all mappings, then in holes from below.
+    fn apart(&self, bytes: u64) -> impl Iterator<Item = Place> + '_ {
+        let behind = self.slots.n_known_pages()..self.n_arena_pages;
+        std::iter::once(behind).chain(self.slots.holes()).filter_map(move |hole| {
+            let room = hole.end.min(self.n_arena_pages).saturating_sub(hole.start);
+            self.place(NONE, NONE, hole.start, room, bytes, 0)
+        })
     }
 
     /// Behind the last home.
@@ -115,7 +117,7 @@ impl Planner<'_> {
             (0, 0)
         } else {
             let b = self.blocks.get(below);
-            (b.end().saturating_sub(b.start.next_multiple_of(align_bytes)), clean_bytes(b.kind))
+            (b.end().saturating_sub(b.start.next_multiple_of(align_bytes)), b.clean_bytes())
         };
         let room = hole.end.min(self.n_arena_pages).saturating_sub(page);
         self.place(below, NONE, page, room, bytes.saturating_sub(usable), clean)
@@ -125,7 +127,7 @@ impl Planner<'_> {
         let b = self.blocks.get(above);
         let behind = page_of(b.start);
         let room = self.slots.holes_before(behind);
-        self.place(NONE, above, behind, room, bytes.saturating_sub(b.bytes), clean_bytes(b.kind))
+        self.place(NONE, above, behind, room, bytes.saturating_sub(b.bytes), b.clean_bytes())
     }
 
     fn place(
@@ -138,7 +140,10 @@ impl Planner<'_> {
         own_clean: u64,
     ) -> Option<Place> {
         let n_need = page_of(need.next_multiple_of(PAGE));
-        let n_clean = if self.stitch { page_of(self.blocks.free.clean_bytes() - own_clean) } else { 0 };
+        let n_clean = match self.stitching {
+            Stitching::Always => page_of(self.blocks.free.clean_bytes() - own_clean),
+            Stitching::Never => 0,
+        };
         (n_need <= room && n_need > 0).then_some(Place { below, above, page, room, n_need, n_clean })
     }
 
@@ -146,39 +151,15 @@ impl Planner<'_> {
     fn fill(&self, place: &Place) -> Option<Plan> {
         let mut donors = Vec::new();
         let mut n_left = place.n_need;
-        let dn = crate::commit::env("DN", 0);
-        let mut order: Vec<(u64, u32)> = self.blocks.free.by_clean().collect();
-        if dn == 1 {
-            order.reverse();
-        }
-        if dn == 2 || dn == 3 {
-            order.sort_by_key(|&(c, b)| {
-                let b = self.blocks.get(b);
-                let run = crate::blocks::clean_range(b.start, b.end(), self.slots);
-                let n = self.slots.homes_in(run.clone()).count() as u64;
-                let per = (run.len() as u64 / n.max(1));
-                if dn == 2 { (u64::MAX - per, c) } else { (per, c) }
-            });
-        }
-        if dn == 4 {
-            if let Some(i) = order
-                .iter()
-                .position(|o| o.0 >= n_left as u64 * PAGE && o.1 != place.below && o.1 != place.above)
-            {
-                let x = order.remove(i);
-                order.insert(0, x);
-            }
-        }
-        for (clean, block) in order {
-            if n_left == 0 || !self.stitch {
+        for block in self.blocks.free.by_clean() {
+            if n_left == 0 || self.stitching == Stitching::Never {
                 break;
             }
             if block == place.below || block == place.above {
                 continue;
             }
             let b = self.blocks.get(block);
-            let run = crate::blocks::clean_range(b.start, b.end(), self.slots);
-            debug_assert_eq!(run.len() as u64 * PAGE, clean);
+            let run = clean_range(b.start, b.end(), self.slots);
             let pages = self.cut(run, n_left);
             n_left = n_left.saturating_sub(pages.len());
             donors.push(Donor { block, pages });
@@ -203,16 +184,4 @@ impl Planner<'_> {
         }
         from..run.end
     }
-}
-
-fn clean_bytes(kind: Kind) -> u64 {
-    match kind {
-        Kind::Free { clean_bytes } => clean_bytes,
-        _ => 0,
-    }
-}
-
-/// The bytes of `pages`, as a range of the arena.
-pub(crate) fn bytes_of(pages: &Range<usize>) -> Range<u64> {
-    page_start(pages.start)..page_start(pages.end)
 }

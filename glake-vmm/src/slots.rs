@@ -63,6 +63,11 @@ impl Slots {
         self.end as usize
     }
 
+    /// The page behind everything that is or was mapped.
+    pub(crate) fn n_known_pages(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn n_home_pages(&self) -> u64 {
         self.n_home_pages
     }

@@ -80,19 +80,6 @@ impl SmallPool {
         }
     }
 
-    pub(crate) fn n_units(&self) -> u64 {
-        self.n_units
-    }
-
-    pub(crate) fn free_bytes(&self) -> u64 {
-        self.free_granules * GRANULE_BYTES
-    }
-
-    /// Whether nothing lives in `unit`.
-    pub(crate) fn is_free(&self, unit: u32) -> bool {
-        self.units[unit as usize].n_live == 0
-    }
-
     /// The first byte of `unit` in the arena.
     pub(crate) fn start(&self, unit: u32) -> u64 {
         self.units[unit as usize].start
@@ -122,8 +109,8 @@ impl SmallPool {
         self.n_units -= 1;
     }
 
-    /// The address of the best fitting free run for `bytes` bytes, taken; `None` if none fits.
-    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<u64> {
+    /// Takes the best fitting free run for `bytes` bytes; its address in the arena and its unit.
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<(u64, u32)> {
         let n = n_granules(bytes);
         let list = self.first_list(n)?;
         let node = self.heads[list];
@@ -139,7 +126,7 @@ impl SmallPool {
         let g = &mut u.granules[at];
         g.tag = to_u16(n as u64);
         g.slack = to_u16(n as u64 * GRANULE_BYTES - bytes);
-        Some(start + at as u64 * GRANULE_BYTES)
+        Some((start + at as u64 * GRANULE_BYTES, unit))
     }
 
     /// The live object that starts at byte `offset` of `unit`.

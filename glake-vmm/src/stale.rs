@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::order::Epoch;
+use crate::slots::Slots;
 use crate::units::index;
 
 /// A mapping that waits for its event before it can go.
@@ -39,15 +40,10 @@ impl Stale {
         self.by_age.front().copied()
     }
 
-    /// The mappings that lie in `pages`, the last of which may reach beyond; `n_pages` says how
-    /// long a handle is. Mappings that reach in from below are included.
-    pub(crate) fn touching(&self, pages: &Range<usize>, n_pages: impl Fn(u32) -> usize) -> Vec<StaleMapping> {
-        let below = self
-            .by_page
-            .range(..index(pages.start))
-            .next_back()
-            .map(|(_, m)| *m)
-            .filter(|m| m.page + n_pages(m.handle) > pages.start);
+    /// The mappings that touch `pages`.
+    pub(crate) fn touching(&self, pages: &Range<usize>, slots: &Slots) -> Vec<StaleMapping> {
+        let below = self.by_page.range(..index(pages.start)).next_back().map(|(_, m)| *m);
+        let below = below.filter(|m| m.page + slots.handle(m.handle).n_pages as usize > pages.start);
         let inside = self.by_page.range(index(pages.start)..index(pages.end)).map(|(_, m)| *m);
         below.into_iter().chain(inside).collect()
     }

@@ -5,7 +5,7 @@ use super::fault::{Effect, Faults, Target};
 use super::memory::{Memory, Physical};
 use super::space::Space;
 use super::stream::Streams;
-use crate::driver::{DriverError, Ledger, Result};
+use crate::driver::{DriverError, Ledger, Result, Retired};
 use crate::units::DeviceId;
 
 /// One simulated GPU.
@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) memory: Memory,
     pub(super) streams: Streams,
     pub(super) faults: Faults,
+    /// What waits for its events to be given back.
+    pub(super) retired: Vec<Retired>,
     /// The virtual clock.
     pub(super) now_ns: u64,
     /// The kind of the last call, by which creates and releases in bulk are known.
@@ -42,6 +44,7 @@ impl State {
             memory: Memory::new(config.n_devices),
             streams: Streams::new(),
             faults: Faults::default(),
+            retired: Vec::new(),
             now_ns: 0,
             last: None,
             current: 0,
@@ -58,6 +61,7 @@ impl State {
     ) -> Result<T> {
         self.current = 0;
         self.run_due();
+        self.sweep_retired();
         let outcome = match self.faults.next(target) {
             None => act(self),
             Some(Effect::Fail(error)) => Err(error),

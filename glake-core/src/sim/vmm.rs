@@ -3,7 +3,7 @@
 use super::fault::Target;
 use super::state::State;
 use super::{CostTable, SimDriver};
-use crate::driver::{Access, Call, DriverError, MemoryInfo, Result, VirtualMemory};
+use crate::driver::{Access, Call, DriverError, MemoryInfo, Result, Retired, VirtualMemory};
 use crate::units::{AddressRange, DeviceId, DevicePtr, HandleId, PAGE_BYTES};
 
 impl VirtualMemory for SimDriver {
@@ -45,17 +45,7 @@ impl VirtualMemory for SimDriver {
     }
 
     fn release(&self, handle: HandleId) -> Result<()> {
-        const CALL: Target = Target::One(Call::Release);
-        self.lock().call(CALL, |state| {
-            let physical = state.memory.of(handle)?.1;
-            let (device, bytes) = (physical.device, physical.bytes);
-            state.on(device)?;
-            let freed = state.memory.release(handle)?;
-            state.forget(freed);
-            let costs = &state.config.costs;
-            let in_bulk = bytes == PAGE_BYTES && state.last == Some(CALL);
-            Ok(((), if in_bulk { costs.release_in_bulk_ns } else { costs.release.at(bytes) }))
-        })
+        self.lock().call(Target::One(Call::Release), |state| Ok(((), state.release(handle)?)))
     }
 
     fn map(&self, at: DevicePtr, handle: HandleId) -> Result<()> {
@@ -70,17 +60,7 @@ impl VirtualMemory for SimDriver {
     }
 
     fn unmap(&self, range: AddressRange) -> Result<()> {
-        self.lock().call(Target::One(Call::Unmap), |state| {
-            let ns = state.mappings_in(range, 0, |costs, bytes| costs.unmap.at(bytes))?;
-            let mut at = range.start.0;
-            while at < range.end().0 {
-                let Some(mapping) = state.space.unmap_one(at) else { break };
-                let freed = state.memory.unmapped(mapping.memory);
-                state.forget(freed);
-                at += mapping.bytes;
-            }
-            Ok(((), ns))
-        })
+        self.lock().call(Target::One(Call::Unmap), |state| Ok(((), state.unmap(range)?)))
     }
 
     fn set_access(&self, range: AddressRange, devices: &[DeviceId], access: Access) -> Result<()> {
@@ -98,6 +78,12 @@ impl VirtualMemory for SimDriver {
         })
     }
 
+    fn retire(&self, retired: Retired) {
+        let mut state = self.lock();
+        state.retired.push(retired);
+        state.sweep_retired();
+    }
+
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
         self.lock().call(Target::One(Call::MemoryInfo), |state| {
             let device = state.on_id(device)?;
@@ -109,6 +95,61 @@ impl VirtualMemory for SimDriver {
 }
 
 impl State {
+    /// Unmaps `range`; returns what it costs.
+    fn unmap(&mut self, range: AddressRange) -> Result<u64> {
+        let ns = self.mappings_in(range, 0, |costs, bytes| costs.unmap.at(bytes))?;
+        let mut at = range.start.0;
+        while at < range.end().0 {
+            let Some(mapping) = self.space.unmap_one(at) else { break };
+            let freed = self.memory.unmapped(mapping.memory);
+            self.forget(freed);
+            at += mapping.bytes;
+        }
+        Ok(ns)
+    }
+
+    /// Releases `handle`; returns what it costs.
+    fn release(&mut self, handle: HandleId) -> Result<u64> {
+        let physical = self.memory.of(handle)?.1;
+        let (device, bytes) = (physical.device, physical.bytes);
+        self.on(device)?;
+        let freed = self.memory.release(handle)?;
+        self.forget(freed);
+        let costs = &self.config.costs;
+        let in_bulk = bytes == PAGE_BYTES && self.last == Some(Target::One(Call::Release));
+        Ok(if in_bulk { costs.release_in_bulk_ns } else { costs.release.at(bytes) })
+    }
+
+    /// Gives back what was retired and whose events have passed. Costs nothing: no caller waits.
+    pub(super) fn sweep_retired(&mut self) {
+        if self.retired.is_empty() {
+            return;
+        }
+        let has_passed = |state: &Self, retired: &Retired| {
+            retired.after.iter().all(|&id| {
+                state.streams.event(id).is_ok_and(|event| state.streams.is_done(event.stream, event.position))
+            })
+        };
+        let waiting = std::mem::take(&mut self.retired);
+        for retired in waiting {
+            if !has_passed(self, &retired) {
+                self.retired.push(retired);
+                continue;
+            }
+            // What fails, as on a lost device, is left to the drop of the driver.
+            for &range in &retired.mappings {
+                let _ = self.unmap(range);
+            }
+            for &handle in &retired.handles {
+                let _ = self.release(handle);
+            }
+            for &range in &retired.reservations {
+                let _ = self.space.unreserve(range);
+            }
+            retired.after.iter().for_each(|&event| self.streams.forget(event));
+        }
+    }
+
     /// Checks that `range` is whole mappings of memory that every device of the mask can reach;
     /// books the call on the first memory's device, and sums `cost` of the handles' bytes.
     fn mappings_in(

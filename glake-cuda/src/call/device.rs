@@ -73,6 +73,14 @@ pub(crate) fn current() -> Result<Context> {
     Ok(Context::of(context))
 }
 
+/// The device of the context current on the calling thread.
+pub(crate) fn of_current() -> Result<sys::CUdevice> {
+    let mut device = 0;
+    // SAFETY: `device` is a live local; without a current context the driver returns an error.
+    check("cuCtxGetDevice", unsafe { sys::cuCtxGetDevice(&raw mut device) })?;
+    Ok(device)
+}
+
 /// Makes `context` current on the calling thread.
 ///
 /// # Safety

@@ -2,13 +2,14 @@
 
 use glake_core::driver::Result;
 
+use super::device::Device;
 use super::{Shared, lock};
 use crate::call::{device, order, vmm};
 
 impl Shared {
     /// Waits for all devices and frees all that the driver made.
     pub(crate) fn close(mut self) -> Result<()> {
-        for device in &self.devices {
+        for device in self.devices.iter().filter(|device| device.is_in_use()) {
             let _entered = device.enter_beside_captures()?;
             device::synchronize()?;
         }
@@ -35,7 +36,7 @@ impl Shared {
         }
         self.pinned.free_idle()?;
         drop(entered);
-        for device in &mut self.devices {
+        for mut device in self.devices.drain(..).filter(Device::is_in_use) {
             let _entered = device.enter_beside_captures()?;
             // SAFETY: all work is done, and the driver is consumed.
             unsafe { device.close() }?;

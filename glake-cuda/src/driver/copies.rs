@@ -68,9 +68,13 @@ impl Shared {
         let _relaxed = on.device.enter_beside_captures()?;
         let pinned = self.pinned.take(dst.len())?;
         let event = on.device.take_event()?;
-        // SAFETY: the map says that `src` is mapped and readable; the staging block is leaked
-        // unless the event behind the copy has passed.
-        if let Err(error) = unsafe { copy::to_host(pinned.raw(dst.len()), src, on.raw) } {
+        let enqueued = match dst.len() {
+            0 => Ok(()),
+            // SAFETY: the map says that `src` is mapped and readable; the staging block is leaked
+            // unless the event behind the copy has passed.
+            n_bytes => unsafe { copy::to_host(pinned.raw(n_bytes), src, on.raw) },
+        };
+        if let Err(error) = enqueued {
             on.device.recycle(event);
             return Err(error);
         }

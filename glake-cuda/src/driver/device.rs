@@ -20,7 +20,9 @@ use crate::probe::OpenError;
 pub(crate) struct Device {
     pub(crate) id: DeviceId,
     pub(crate) cu: CUdevice,
-    pub(crate) context: Context,
+    /// The primary context, retained at the first call on the device: it takes hundreds of
+    /// megabytes there, which a process that uses another device must not cost.
+    context: OnceLock<Context>,
     pub(crate) n_processors: u32,
     pub(crate) granularity_bytes: u64,
     /// The devices whose memory this one can reach, a bit each, itself included.
@@ -30,8 +32,8 @@ pub(crate) struct Device {
     /// Whether a kernel died here. CUDA itself still serves some calls then; none is of use.
     is_lost: AtomicBool,
     kernels: OnceLock<Kernels>,
-    /// Held while the kernels are loaded.
-    loading: Mutex<()>,
+    /// Held while the context is retained or the kernels are loaded.
+    starting: Mutex<()>,
     /// Events that nobody waits for, to be recorded again.
     idle_events: Mutex<Vec<Event>>,
 }
@@ -58,7 +60,7 @@ impl Device {
         Ok(Self {
             id,
             cu,
-            context: device::retain(cu)?,
+            context: OnceLock::new(),
             n_processors: n_processors.unsigned_abs(),
             granularity_bytes,
             peers,
@@ -66,9 +68,27 @@ impl Device {
             ledger: Mutex::default(),
             is_lost: AtomicBool::new(false),
             kernels: OnceLock::new(),
-            loading: Mutex::default(),
+            starting: Mutex::default(),
             idle_events: Mutex::default(),
         })
+    }
+
+    /// The primary context.
+    pub(crate) fn context(&self) -> Result<Context> {
+        if let Some(context) = self.context.get() {
+            return Ok(*context);
+        }
+        let _starting = lock(&self.starting);
+        if let Some(context) = self.context.get() {
+            return Ok(*context);
+        }
+        let context = device::retain(self.cu)?;
+        Ok(*self.context.get_or_init(|| context))
+    }
+
+    /// Whether the context is retained, and not lost.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.context.get().is_some() && !self.is_lost()
     }
 
     /// Makes the device's context current on the calling thread while the result lives.
@@ -76,12 +96,12 @@ impl Device {
         if self.is_lost() {
             return Err(DriverError::DeviceLost);
         }
-        let before = device::current()?;
-        if before == self.context {
+        let (before, context) = (device::current()?, self.context()?);
+        if before == context {
             return Ok(Entered { before: None, mode: None, on_this_thread: PhantomData });
         }
-        // SAFETY: the context was retained at opening and is released only when the driver closes.
-        unsafe { device::set_current(self.context) }?;
+        // SAFETY: the context is retained and is released only when the driver closes.
+        unsafe { device::set_current(context) }?;
         Ok(Entered { before: Some(before), mode: None, on_this_thread: PhantomData })
     }
 
@@ -141,8 +161,8 @@ impl Device {
         if let Some(kernels) = self.kernels.get() {
             return Ok(kernels);
         }
-        let _loading = lock(&self.loading);
         let _entered = self.enter_beside_captures()?;
+        let _starting = lock(&self.starting);
         if let Some(kernels) = self.kernels.get() {
             return Ok(kernels);
         }
@@ -174,8 +194,11 @@ impl Device {
             // SAFETY: no kernel runs, says the caller.
             unsafe { kernels.unload() }?;
         }
-        // SAFETY: balances the retain at opening; the caller vouches for the rest.
-        unsafe { device::release(self.cu) }
+        match self.context.take() {
+            // SAFETY: balances the retain; the caller vouches for the rest.
+            Some(_) => unsafe { device::release(self.cu) },
+            None => Ok(()),
+        }
     }
 }
 

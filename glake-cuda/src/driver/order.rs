@@ -41,6 +41,14 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Takes events out of the hands of their owner; unknown ones are skipped.
+    pub(crate) fn take_events(&self, ids: &[EventId]) -> Vec<(Event, DeviceId)> {
+        let mut events = lock(&self.events);
+        ids.iter().filter_map(|id| events.known.remove(id)).collect()
+    }
+}
+
 impl StreamOrder for CudaDriver {
     fn create_stream(&self, device: DeviceId) -> Result<StreamId> {
         self.shared.create_stream(device)

@@ -6,7 +6,7 @@ use std::mem::{self, ManuallyDrop};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use glake_core::driver::{DriverError, Result};
+use glake_core::driver::{DriverError, Result, Retired};
 use glake_core::units::{AddressRange, DeviceId, StreamId};
 
 use super::device::Device;
@@ -26,6 +26,8 @@ pub(crate) enum Then {
     Unmap(AddressRange),
     /// Give a reservation back when nothing is mapped in it any more.
     Unreserve(AddressRange),
+    /// Give mappings, handles and reservations back.
+    Retire(Retired),
 }
 
 /// Something that waits.
@@ -70,6 +72,13 @@ impl Shared {
     /// Gives a reservation back when all that is mapped in it is unmapped.
     pub(crate) fn unreserve_later(&self, range: AddressRange) {
         self.push(Waiting { events: Some(Vec::new()), then: Then::Unreserve(range) });
+    }
+
+    /// Gives back what its owner is done with when its events have passed. Does not block.
+    pub(crate) fn retire(&self, retired: Retired) {
+        let events = self.take_events(&retired.after);
+        self.push(Waiting { events: Some(events), then: Then::Retire(retired) });
+        self.poll_all();
     }
 
     /// Looks at the oldest waiting things and does what is due. Does not block.
@@ -123,11 +132,23 @@ impl Shared {
             Then::Drop(what) => drop(what),
             // It may have been unmapped by its address meanwhile; then nothing is left to do.
             Then::Unmap(range) => drop(self.unmap(range)),
-            Then::Unreserve(range) => {
-                if let Err(DriverError::StillMapped(_)) = self.unreserve(range) {
-                    self.unreserve_later(range);
+            Then::Unreserve(range) => self.unreserve_or_wait(range),
+            // What fails is unknown by now, or on a lost device: nothing is left to do.
+            Then::Retire(retired) => {
+                for &range in &retired.mappings {
+                    let _ = self.unmap(range);
                 }
+                for &handle in &retired.handles {
+                    let _ = self.release(handle);
+                }
+                retired.reservations.iter().for_each(|&range| self.unreserve_or_wait(range));
             }
+        }
+    }
+
+    fn unreserve_or_wait(&self, range: AddressRange) {
+        if let Err(DriverError::StillMapped(_)) = self.unreserve(range) {
+            self.unreserve_later(range);
         }
     }
 
@@ -209,9 +230,9 @@ impl Device {
 
     /// An event behind all work of the context, which is current.
     fn record_context(&self, call: CtxRecordEvent) -> Result<Event> {
-        let event = self.take_event()?;
+        let (event, context) = (self.take_event()?, self.context()?);
         // SAFETY: the context is retained and the event is the driver's, of that context.
-        if let Err(error) = unsafe { order::record_context(call, event, self.context) } {
+        if let Err(error) = unsafe { order::record_context(call, event, context) } {
             self.recycle(event);
             return Err(error);
         }

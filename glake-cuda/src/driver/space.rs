@@ -9,38 +9,10 @@ use std::collections::BTreeMap;
 use glake_core::driver::{Access, DriverError, Result};
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, HandleId};
 
-/// What a copy or a kernel wants to do with a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    Read,
-    Write,
-}
+mod entry;
 
-/// A range that shows memory: a mapping, or adopted memory (then without a handle).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mapped {
-    bytes: u64,
-    /// The device that the memory lies on.
-    owner: DeviceId,
-    handle: Option<HandleId>,
-    /// Devices that may read, a bit each.
-    readers: u64,
-    /// Devices that may write, a bit each.
-    writers: u64,
-}
-
-/// Physical memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Physical {
-    /// The driver's own handle.
-    pub(crate) raw: u64,
-    pub(crate) device: DeviceId,
-    pub(crate) bytes: u64,
-    /// What it counts for in the account of its device: nothing if another process made it.
-    accounted_bytes: u64,
-    n_mapped: u64,
-    is_released: bool,
-}
+use entry::Mapped;
+pub(crate) use entry::{Need, Physical, bit};
 
 /// The map.
 #[derive(Debug, Default)]
@@ -282,6 +254,18 @@ impl Space {
         (mappings, handles, reservations)
     }
 
+    /// Takes out the handles and reservations in which nothing is mapped, for dropping.
+    pub(crate) fn drain_idle(&mut self) -> (Vec<u64>, Vec<AddressRange>) {
+        let idle = |physical: &&Physical| !physical.is_released && physical.n_mapped == 0;
+        let handles = self.handles.values().filter(idle).map(|physical| physical.raw).collect();
+        self.handles.retain(|_, physical| physical.n_mapped > 0);
+        let ranges = self.reservations.iter();
+        let ranges = ranges.map(|(at, bytes)| AddressRange::new(DevicePtr(*at), *bytes));
+        let empty: Vec<AddressRange> = ranges.filter(|range| !self.touches(*range)).collect();
+        self.reservations.retain(|at, _| !empty.iter().any(|range| range.start.0 == *at));
+        (handles, empty)
+    }
+
     /// Drops the entry of a handle that is released and not mapped; returns its bytes.
     fn collect(&mut self, handle: HandleId) -> u64 {
         match self.handles.get(&handle) {
@@ -317,29 +301,6 @@ impl Space {
         self.reservation_around(AddressRange::new(range.start, 1)).is_some()
             || self.reservations.range(range.start.0..range.end().0).next().is_some()
     }
-}
-
-impl Mapped {
-    fn set(&mut self, devices: &[DeviceId], access: Access) {
-        for device in devices {
-            let bit = bit(*device);
-            self.readers = if access == Access::None { self.readers & !bit } else { self.readers | bit };
-            self.writers = if access == Access::ReadWrite { self.writers | bit } else { self.writers & !bit };
-        }
-    }
-
-    fn allows(&self, need: Need, device: DeviceId) -> bool {
-        let allowed = match need {
-            Need::Read => self.readers,
-            Need::Write => self.writers,
-        };
-        allowed & bit(device) != 0
-    }
-}
-
-/// The bit of a device. `open` admits 64 devices at most.
-pub(crate) const fn bit(device: DeviceId) -> u64 {
-    1 << (device.0 & 63)
 }
 
 #[cfg(test)]

@@ -163,8 +163,15 @@ impl Shared {
 
     /// The device whose primary context is current on the calling thread, or else the first.
     fn current_device(&self) -> Result<&Device> {
+        let first = self.device(DeviceId(0))?;
         let current = device::current()?;
-        let found = self.devices.iter().find(|device| device.context == current);
-        found.map_or_else(|| self.device(DeviceId(0)), Ok)
+        if current.0 == 0 {
+            return Ok(first);
+        }
+        let cu = device::of_current()?;
+        match self.devices.iter().find(|device| device.cu == cu) {
+            Some(device) if device.context()? == current => Ok(device),
+            _ => Ok(first),
+        }
     }
 }

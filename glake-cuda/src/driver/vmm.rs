@@ -1,7 +1,7 @@
 //! Virtual memory: each call is checked on the [map](super::space), made, and noted there. The
 //! map stays locked while mappings change, so that check and change are one step.
 
-use glake_core::driver::{Access, Call, DriverError, MemoryInfo, Result, VirtualMemory};
+use glake_core::driver::{Access, Call, DriverError, MemoryInfo, Result, Retired, VirtualMemory};
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, HandleId};
 
 use super::space::Space;
@@ -51,6 +51,19 @@ impl Shared {
             Some(device) => Err(DriverError::NoPeerAccess(device.id)),
             None => Ok(devices.iter().map(|device| Right::of(device.cu, access)).collect()),
         }
+    }
+
+    /// Releases a handle; its memory goes when nothing is mapped any more.
+    pub(crate) fn release(&self, handle: HandleId) -> Result<()> {
+        let mut space = lock(&self.space);
+        let physical = self.checked(Call::Release, space.handle(handle))?;
+        let device = self.device(physical.device)?;
+        let _entered = device.enter_beside_captures()?;
+        // SAFETY: the map, still locked, says that the handle is ours and not released yet.
+        device.timed(Call::Release, || unsafe { vmm::release(physical.raw) })?;
+        let freed = space.released(handle);
+        device.note(|ledger| ledger.shrink(freed));
+        Ok(())
     }
 
     fn shrink(&self, freed: &[(DeviceId, u64)]) {
@@ -108,15 +121,7 @@ impl VirtualMemory for CudaDriver {
     }
 
     fn release(&self, handle: HandleId) -> Result<()> {
-        let mut space = lock(&self.shared.space);
-        let physical = self.shared.checked(Call::Release, space.handle(handle))?;
-        let device = self.device(physical.device)?;
-        let _entered = device.enter_beside_captures()?;
-        // SAFETY: the map, still locked, says that the handle is ours and not released yet.
-        device.timed(Call::Release, || unsafe { vmm::release(physical.raw) })?;
-        let freed = space.released(handle);
-        device.note(|ledger| ledger.shrink(freed));
-        Ok(())
+        self.shared.release(handle)
     }
 
     fn map(&self, at: DevicePtr, handle: HandleId) -> Result<()> {
@@ -150,6 +155,10 @@ impl VirtualMemory for CudaDriver {
         device.timed(Call::SetAccess, || unsafe { vmm::set_access(range, &rights) })?;
         space.accessed(range, devices, access);
         Ok(())
+    }
+
+    fn retire(&self, retired: Retired) {
+        self.shared.retire(retired);
     }
 
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {

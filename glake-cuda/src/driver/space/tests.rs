@@ -156,3 +156,13 @@ fn closing_lists_everything_once() {
     assert_eq!((raw, reservations), (vec![2, 1], vec![range(100, 8)]));
     assert_eq!(space.drain(), (vec![], vec![], vec![]));
 }
+
+#[test]
+fn dropping_takes_only_what_is_not_mapped() {
+    let (mut space, _) = space();
+    space.reserved(range(200, 2));
+    space.created(9, D1, PAGE);
+    assert_eq!(space.drain_idle(), (vec![9], vec![range(200, 2)]));
+    assert_eq!(space.drain_idle(), (vec![], vec![]));
+    assert_eq!(space.check_whole(range(100, 3)), Ok(()));
+}

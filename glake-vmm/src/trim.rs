@@ -1,0 +1,157 @@
+//! Memory given back: trim, defragment, limit, close.
+
+use std::ops::Range;
+
+use glake_core::alloc::AllocError;
+use glake_core::driver::Retired;
+
+use crate::blocks::{Block, clean_range};
+use crate::pool::StitchPool;
+use crate::room::Stitching;
+use crate::units::PAGE;
+
+/// What [`StitchPool::defragment`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Defragmented {
+    /// Free bytes that were moved to lie in one run.
+    pub gathered_bytes: u64,
+    /// Bytes of addresses whose stale mappings were removed.
+    pub unmapped_bytes: u64,
+    /// The largest free run in bytes now.
+    pub largest_free_bytes: u64,
+}
+
+impl StitchPool {
+    /// The most physical bytes that the pool may hold from now on. If it holds more, it gives
+    /// back what is free, which may wait for device work; what is live stays. Returns the bytes
+    /// given back.
+    ///
+    /// # Errors
+    /// [`AllocError::Driver`] as for [`trim`](glake_core::alloc::Allocator::trim). The limit
+    /// is set all the same.
+    pub fn set_limit_bytes(&mut self, limit_bytes: u64) -> Result<u64, AllocError> {
+        self.config.limit_bytes = limit_bytes;
+        if self.physical_bytes() > limit_bytes { self.trim_to(limit_bytes) } else { Ok(0) }
+    }
+
+    /// Moves all whole free handles into one run, then removes every stale mapping. Waits for
+    /// the work enqueued on the stream so far; no allocation moves.
+    ///
+    /// # Errors
+    /// [`AllocError::Driver`]; what was done until then stays done.
+    pub fn defragment(&mut self) -> Result<Defragmented, AllocError> {
+        self.check_sound()?;
+        self.give_up_spare();
+        let stitched_before = self.counters.stitched_bytes;
+        self.gather_all()?;
+        let mut unmapped_bytes = 0;
+        if self.stale.oldest().is_some() {
+            self.wait_for_stream()?;
+        }
+        while let Some(mapping) = self.stale.oldest() {
+            unmapped_bytes += self.slots.handle(mapping.handle).pages().len() as u64 * PAGE;
+            self.unmap_stale(&mapping)?;
+        }
+        Ok(Defragmented {
+            gathered_bytes: self.counters.stitched_bytes - stitched_before,
+            unmapped_bytes,
+            largest_free_bytes: self.blocks.free.largest_bytes(),
+        })
+    }
+
+    /// Gives everything back, waiting for the device. Dropping the pool does the same without
+    /// waiting: the driver finishes when the events have passed.
+    ///
+    /// # Errors
+    /// [`AllocError::Driver`] if the device is lost; the driver keeps what it could not give
+    /// back and tries again when it is dropped.
+    pub fn close(mut self) -> Result<(), AllocError> {
+        self.wait_for_stream()
+        // Dropped here, with every event passed.
+    }
+
+    pub(crate) fn trim_to(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
+        self.check_sound()?;
+        self.give_up_spare();
+        let before = self.physical_bytes();
+        let mut has_waited = false;
+        while self.physical_bytes() > keep_bytes {
+            let Some(block) = self.blocks.free.by_clean().next() else { break };
+            if !has_waited {
+                self.wait_for_stream()?;
+                has_waited = true;
+            }
+            let Some(handle) = self.slots.homes_in(self.clean_pages(self.blocks.get(block))).next_back()
+            else {
+                break;
+            };
+            self.give_back(block, handle)?;
+        }
+        Ok(before - self.physical_bytes())
+    }
+
+    /// Joins the whole free handles of all blocks behind the last home.
+    fn gather_all(&mut self) -> Result<(), AllocError> {
+        if self.blocks.free.by_clean().nth(1).is_none() {
+            return Ok(());
+        }
+        let (tail, tail_clean) = match self.blocks.free_before(self.slots.end(), &self.slots) {
+            Some(tail) => (self.blocks.get(tail).bytes, self.blocks.get(tail).clean_bytes()),
+            None => (0, 0),
+        };
+        let all = tail + self.blocks.free.clean_bytes() - tail_clean;
+        match self.plan(all, 1, Stitching::Always) {
+            Some(plan) if plan.n_missing == 0 => Ok(self.commit_whole(&plan)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives one whole free handle back to the device; its events have passed.
+    fn give_back(&mut self, block: u32, handle: u32) -> Result<(), AllocError> {
+        for mapping in self.stale.of_handle(handle) {
+            self.unmap_stale(&mapping)?;
+        }
+        let pages = self.slots.handle(handle).pages();
+        self.driver.unmap(self.range(&pages))?;
+        let id = self.slots.handle(handle).id;
+        self.blocks.remove_pages(block, &pages, &mut self.slots);
+        self.slots.unsettle(handle);
+        self.slots.drop_handle(handle);
+        Ok(self.driver.release(id)?)
+    }
+
+    fn clean_pages(&self, b: &Block) -> Range<usize> {
+        clean_range(b.start, b.end(), &self.slots)
+    }
+
+    /// Blocks until the device is done with all work enqueued on the stream so far.
+    fn wait_for_stream(&mut self) -> Result<(), AllocError> {
+        let epoch = self.order.close_epoch(&*self.driver)?;
+        Ok(self.order.wait_for(epoch, &*self.driver)?)
+    }
+
+    fn check_sound(&self) -> Result<(), AllocError> {
+        if self.is_poisoned { Err(AllocError::Poisoned) } else { Ok(()) }
+    }
+}
+
+/// Hands everything to the driver, which gives it back once the stream's work so far is done.
+impl Drop for StitchPool {
+    fn drop(&mut self) {
+        // On a lost device no event can be recorded; then nothing runs that could still use it.
+        let last = self.driver.record(self.order.stream()).ok();
+        let homes = self.slots.handles().map(|(_, h)| h.pages());
+        let stale = self.stale.iter().map(|m| m.page..m.page + self.slots.handle(m.handle).pages().len());
+        let mappings = homes.chain(stale).map(|pages| self.range(&pages)).collect();
+        let handles = self.slots.handles().map(|(_, h)| h.id).collect();
+        for event in self.order.take_events() {
+            self.driver.forget(event);
+        }
+        self.driver.retire(Retired {
+            after: last.into_iter().collect(),
+            mappings,
+            handles,
+            reservations: vec![self.arena],
+        });
+    }
+}
