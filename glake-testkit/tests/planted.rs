@@ -7,10 +7,12 @@ use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
 use glake_core::driver::{Access, StreamOrder, VirtualMemory};
 use glake_core::sim::SimDriver;
 use glake_core::stats::Stats;
+use glake_core::trace::{Event, Op};
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, PAGE_BYTES, StreamId};
 use glake_testkit::caching::Caching;
 use glake_testkit::oracle::{Findings, Oracle};
 use glake_testkit::program::{Runner, Subject, seeded};
+use glake_testkit::replay::{self, Bytes, Plan, Pools};
 use glake_testkit::spy::Spy;
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -161,4 +163,24 @@ fn memory_that_is_exchanged_or_missing_is_found() {
     oracle.freed(a, stream);
     oracle.allocated(&Allocation { ptr: b + (PAGE_BYTES - 512), bytes: 1024, stream });
     assert_eq!(oracle.findings(), Findings { n_moved: 1, n_unmapped: 1, ..Findings::default() });
+}
+
+/// Two allocations at one address: the second pattern overwrites the first.
+#[test]
+fn overwritten_bytes_are_found() {
+    let event = |op, id| Event { op, id, at_us: 0 };
+    let allocate = Op::Allocate { bytes: 4096, stream: 0 };
+    let mut events: Vec<_> = (0..50).map(|id| event(allocate, id)).collect();
+    events.extend((0..48).map(|id| event(Op::Free, id)));
+    for (bug, expected) in [(Bug::Trim, 0), (Bug::SameAddress, 4096 / 8)] {
+        let plan = Plan::from_events(events.iter().copied().chain([event(Op::Free, 48)]).map(Ok)).unwrap();
+        let driver = Arc::new(SimDriver::h200(1));
+        let stream = driver.create_stream(DEVICE).unwrap();
+        let inner = Caching::new(driver.clone(), DEVICE, u64::MAX);
+        let buggy = Buggy { inner, bug, n: 0, last: DevicePtr(512) };
+        let mut pools = Pools::shared(vec![stream], Box::new(buggy));
+        let mut bytes = Bytes::new(driver, 0);
+        replay::run(&plan, &mut pools, &mut bytes);
+        assert_eq!(bytes.corrupted_words(&[stream]).unwrap(), expected, "{bug:?}");
+    }
 }

@@ -15,7 +15,8 @@ use super::{Observed, Pools, Watch};
 pub struct Bytes {
     driver: Arc<dyn Driver>,
     delay_ns: u64,
-    seeds: HashMap<DevicePtr, u64>,
+    /// Seeds by address; more than one only where the pool is broken.
+    seeds: HashMap<DevicePtr, Vec<u64>>,
     n_seeds: u64,
     marker: Option<EventId>,
     n_stitches: u64,
@@ -68,7 +69,7 @@ impl Bytes {
 
     fn fill(&mut self, allocation: &Allocation) {
         self.n_seeds += 1;
-        self.seeds.insert(allocation.ptr, self.n_seeds);
+        self.seeds.entry(allocation.ptr).or_default().push(self.n_seeds);
         let Some(range) = words_of(allocation) else { return };
         if self.delay_ns > 0 {
             self.note(self.driver.delay(allocation.stream, self.delay_ns));
@@ -77,7 +78,11 @@ impl Bytes {
     }
 
     fn check(&mut self, allocation: &Allocation) {
-        let seed = self.seeds.remove(&allocation.ptr);
+        let mut seeds = self.seeds.remove(&allocation.ptr).unwrap_or_default().into_iter();
+        let seed = seeds.next();
+        if seeds.len() > 0 {
+            self.seeds.insert(allocation.ptr, seeds.collect());
+        }
         if let (Some(seed), Some(range)) = (seed, words_of(allocation)) {
             self.note(self.driver.check_pattern(range, seed, allocation.stream));
         }
