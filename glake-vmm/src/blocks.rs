@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::free_index::FreeIndex;
+use crate::free_index::{By, FreeIndex, Indexed, Links};
 use crate::slots::Slots;
 use crate::units::{NONE, PAGE, index, page_of, page_start};
 
@@ -37,6 +37,32 @@ pub(crate) struct Block {
     prev: u32,
     next: u32,
     pub(crate) kind: Kind,
+    by_bytes: Links,
+    by_clean: Links,
+}
+
+impl Indexed for Block {
+    fn key(&self) -> (u64, u64) {
+        (self.bytes, self.start)
+    }
+
+    fn clean_bytes(&self) -> u64 {
+        Self::clean_bytes(self)
+    }
+
+    fn links(&mut self, by: By) -> &mut Links {
+        match by {
+            By::Bytes => &mut self.by_bytes,
+            By::Clean => &mut self.by_clean,
+        }
+    }
+
+    fn link(&self, by: By) -> Links {
+        match by {
+            By::Bytes => self.by_bytes,
+            By::Clean => self.by_clean,
+        }
+    }
 }
 
 impl Block {
@@ -63,30 +89,46 @@ pub(crate) struct Blocks {
     blocks: Vec<Block>,
     vacant: Vec<u32>,
     last: u32,
-    pub(crate) free: FreeIndex,
+    free: FreeIndex,
 }
 
 impl Blocks {
     pub(crate) fn new() -> Self {
-        Self { blocks: Vec::new(), vacant: Vec::new(), last: NONE, free: FreeIndex::default() }
+        Self { blocks: Vec::new(), vacant: Vec::new(), last: NONE, free: FreeIndex::new() }
     }
 
     pub(crate) fn get(&self, block: u32) -> &Block {
         &self.blocks[block as usize]
     }
 
-    /// The last block of the arena.
-    pub(crate) fn last(&self) -> Option<u32> {
-        (self.last != NONE).then_some(self.last)
+    /// Free bytes in whole free handles.
+    pub(crate) fn clean_bytes(&self) -> u64 {
+        self.free.clean_bytes()
     }
 
-    /// All blocks in descending order of address.
-    pub(crate) fn descending(&self) -> impl Iterator<Item = (u32, &Block)> {
-        std::iter::successors(self.last(), |&b| {
-            let prev = self.get(b).prev;
-            (prev != NONE).then_some(prev)
-        })
-        .map(|b| (b, self.get(b)))
+    /// The longest free block in bytes.
+    pub(crate) fn largest_bytes(&self) -> u64 {
+        self.free.largest_bytes(&self.blocks)
+    }
+
+    /// Free blocks of at least `bytes`, from the shortest on; not all where many are as short.
+    pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = u32> + '_ {
+        self.free.at_least(&self.blocks, bytes)
+    }
+
+    /// Any free block of at least `bytes`.
+    pub(crate) fn any(&self, bytes: u64) -> Option<u32> {
+        self.free.any(&self.blocks, bytes)
+    }
+
+    /// Free blocks shorter than `bytes`, about from the longest on.
+    pub(crate) fn below(&self, bytes: u64) -> impl Iterator<Item = u32> + '_ {
+        self.free.below(&self.blocks, bytes)
+    }
+
+    /// Free blocks with whole handles, about from those with most clean bytes on.
+    pub(crate) fn by_clean(&self) -> impl Iterator<Item = u32> + '_ {
+        self.free.by_clean(&self.blocks)
     }
 
     /// The free block that ends exactly where `page` starts.
@@ -156,6 +198,8 @@ impl Blocks {
                 prev,
                 next,
                 kind: Kind::Unit,
+                by_bytes: Links::NONE,
+                by_clean: Links::NONE,
             },
         );
         self.note_start(block, slots);
@@ -191,17 +235,14 @@ impl Blocks {
 
     fn insert_in_index(&mut self, block: u32, slots: &Slots) {
         let b = &mut self.blocks[block as usize];
-        let clean = clean_range(b.start, b.end(), slots);
-        let clean_bytes = clean.len() as u64 * PAGE;
+        let clean_bytes = clean_range(b.start, b.end(), slots).len() as u64 * PAGE;
         b.kind = Kind::Free { clean_bytes };
-        let (start, bytes) = (b.start, b.bytes);
-        self.free.insert(block, start, bytes, clean_bytes);
+        self.free.insert(&mut self.blocks, block);
     }
 
     fn remove_from_index(&mut self, block: u32) {
-        let b = *self.get(block);
-        if let Kind::Free { clean_bytes } = b.kind {
-            self.free.remove(block, b.start, b.bytes, clean_bytes);
+        if self.get(block).is_free() {
+            self.free.remove(&mut self.blocks, block);
         }
     }
 
@@ -209,7 +250,7 @@ impl Blocks {
     fn split(&mut self, block: u32, at: u64, slots: &mut Slots) -> u32 {
         let b = *self.get(block);
         self.blocks[block as usize].bytes = at - b.start;
-        let upper = Block { start: at, bytes: b.end() - at, prev: block, next: b.next, kind: b.kind };
+        let upper = Block { start: at, bytes: b.end() - at, prev: block, ..b };
         let upper = self.insert_between(block, b.next, upper);
         self.note_start(upper, slots);
         upper

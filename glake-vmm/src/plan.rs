@@ -73,7 +73,7 @@ impl Planner<'_> {
         align_bytes: u64,
         mut is_blocked: impl FnMut(&Range<usize>) -> bool,
     ) -> Option<Plan> {
-        let extendable = self.blocks.free.below(bytes + align_bytes).take(N_CANDIDATES);
+        let extendable = self.blocks.below(bytes + align_bytes).take(N_CANDIDATES);
         let beside = extendable.flat_map(|block| self.beside(block, bytes, align_bytes)).flatten();
         let mut places: Vec<Place> = self.tail(bytes, align_bytes).into_iter().chain(beside).collect();
         // A stable sort: of equal places, the tail and then the one beside the longest block.
@@ -141,7 +141,7 @@ impl Planner<'_> {
     ) -> Option<Place> {
         let n_need = page_of(need.next_multiple_of(PAGE));
         let n_clean = match self.stitching {
-            Stitching::Always => page_of(self.blocks.free.clean_bytes() - own_clean),
+            Stitching::Always => page_of(self.blocks.clean_bytes() - own_clean),
             Stitching::Never => 0,
         };
         (n_need <= room && n_need > 0).then_some(Place { below, above, page, room, n_need, n_clean })
@@ -151,7 +151,7 @@ impl Planner<'_> {
     fn fill(&self, place: &Place) -> Option<Plan> {
         let mut donors = Vec::new();
         let mut n_left = place.n_need;
-        for block in self.blocks.free.by_clean() {
+        for block in self.blocks.by_clean() {
             if n_left == 0 || self.stitching == Stitching::Never {
                 break;
             }

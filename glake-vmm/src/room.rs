@@ -21,7 +21,7 @@ const N_ALIGNED: usize = 32;
 const FORGIVEN_BYTES: u64 = PAGE;
 
 /// Free blocks that are looked at for one that a fit does not spoil.
-const N_FITS: usize = 3;
+const N_FITS: usize = 4;
 
 /// Stale mappings may take this many times the addresses of the physical memory.
 const STALE_RATIO: u64 = 2;
@@ -39,7 +39,7 @@ impl StitchPool {
             return self.fits(bytes, align_bytes).next();
         }
         let mut best: Option<(u64, (u32, u64))> = None;
-        for block in self.blocks.free.at_least(bytes).take(N_FITS) {
+        for block in self.blocks.at_least(bytes).take(N_FITS) {
             let (lost, at) = self.end_to_take(self.blocks.get(block), bytes);
             if best.is_none_or(|(least, _)| lost < least) {
                 best = Some((lost, (block, at)));
@@ -73,8 +73,8 @@ impl StitchPool {
     /// Places for an aligned request: a bounded number of the shortest free blocks, then one
     /// that is long enough wherever it starts.
     fn fits(&self, bytes: u64, align_bytes: u64) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let near = self.blocks.free.at_least(bytes).take(N_ALIGNED);
-        let sure = self.blocks.free.at_least(bytes + align_bytes - GRANULE_BYTES).take(1);
+        let near = self.blocks.at_least(bytes).take(N_ALIGNED);
+        let sure = self.blocks.any(bytes + align_bytes - GRANULE_BYTES);
         near.chain(sure).filter_map(move |block| {
             let b = self.blocks.get(block);
             let at = b.start.next_multiple_of(align_bytes);
@@ -98,9 +98,8 @@ impl StitchPool {
     /// Makes a free block for a request that none fits: gives the spare unit up, stitches, grows.
     #[cold]
     pub(crate) fn make_room(&mut self, bytes: u64, align_bytes: u64) -> Result<(u32, u64), AllocError> {
-        if self.give_up_spare()
-            && let Some(found) = self.fit(bytes, align_bytes)
-        {
+        self.give_up_spare();
+        if let Some(found) = self.any_fit(bytes, align_bytes) {
             return Ok(found);
         }
         let stitched_before = self.counters.stitched_bytes;
@@ -108,7 +107,15 @@ impl StitchPool {
         self.counters.n_misses += 1;
         self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(self.physical_bytes());
         self.reap(few_mappings(page_of(self.counters.stitched_bytes - stitched_before)));
-        self.fit(bytes, align_bytes).ok_or(AllocError::Poisoned)
+        self.fit(bytes, align_bytes).or_else(|| self.any_fit(bytes, align_bytes)).ok_or(AllocError::Poisoned)
+    }
+
+    /// Any free block that is long enough wherever it starts: among very many of about the same
+    /// length, [`fit`](Self::fit) looks at a few only.
+    fn any_fit(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
+        let slack_bytes = align_bytes.saturating_sub(GRANULE_BYTES);
+        let block = self.blocks.any(bytes + slack_bytes)?;
+        Some((block, self.blocks.get(block).start.next_multiple_of(align_bytes)))
     }
 
     fn stitch_or_grow(&mut self, bytes: u64, align_bytes: u64) -> Result<(), AllocError> {
@@ -186,8 +193,8 @@ impl StitchPool {
         AllocError::OutOfMemory(Box::new(OutOfMemory {
             requested_bytes,
             free_bytes: self.physical_bytes() - self.counters.allocated_bytes,
-            largest_free_bytes: self.blocks.free.largest_bytes(),
-            stitchable_bytes: self.blocks.free.clean_bytes(),
+            largest_free_bytes: self.blocks.largest_bytes(),
+            stitchable_bytes: self.blocks.clean_bytes(),
             reserved_bytes: self.physical_bytes(),
             limit_bytes: self.config.limit_bytes,
             device_free_bytes: self.driver.memory_info(self.config.device).map_or(0, |info| info.free_bytes),

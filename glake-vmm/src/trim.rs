@@ -55,7 +55,7 @@ impl StitchPool {
         Ok(Defragmented {
             gathered_bytes: self.counters.stitched_bytes - stitched_before,
             unmapped_bytes,
-            largest_free_bytes: self.blocks.free.largest_bytes(),
+            largest_free_bytes: self.blocks.largest_bytes(),
         })
     }
 
@@ -76,7 +76,7 @@ impl StitchPool {
         let before = self.physical_bytes();
         let mut has_waited = false;
         while self.physical_bytes() > keep_bytes {
-            let Some(block) = self.blocks.free.by_clean().next() else { break };
+            let Some(block) = self.blocks.by_clean().next() else { break };
             if !has_waited {
                 self.wait_for_stream()?;
                 has_waited = true;
@@ -92,14 +92,14 @@ impl StitchPool {
 
     /// Joins the whole free handles of all blocks behind the last home.
     fn gather_all(&mut self) -> Result<(), AllocError> {
-        if self.blocks.free.by_clean().nth(1).is_none() {
+        if self.blocks.by_clean().nth(1).is_none() {
             return Ok(());
         }
         let (tail, tail_clean) = match self.blocks.free_before(self.slots.end(), &self.slots) {
             Some(tail) => (self.blocks.get(tail).bytes, self.blocks.get(tail).clean_bytes()),
             None => (0, 0),
         };
-        let all = tail + self.blocks.free.clean_bytes() - tail_clean;
+        let all = tail + self.blocks.clean_bytes() - tail_clean;
         match self.plan(all, 1, Stitching::Always) {
             Some(plan) if plan.n_missing == 0 => Ok(self.commit_whole(&plan)?),
             _ => Ok(()),
