@@ -1,6 +1,6 @@
 //! The laws of [`Allocator`](glake_core::alloc::Allocator), one function each.
 //!
-//! [`allocator_laws!`](crate::allocator_laws) binds them to a maker of [`Subject`]s. Call it from
+//! [`allocator_laws!`](macro@crate::allocator_laws) binds them to a maker of [`Subject`]s. Call it from
 //! a test of `tests/`, not from unit tests of `glake-core`.
 
 use glake_core::alloc::{AllocError, Allocation, Request};
