@@ -1,7 +1,7 @@
 //! What glake's crates are tested with.
 //!
 //! - [`allocator_laws`](mod@allocator_laws): what every allocator has to do, bound by
-//!   [`allocator_laws!`](crate::allocator_laws);
+//!   [`allocator_laws!`](macro@crate::allocator_laws);
 //! - [`caching`]: a model of `PyTorch`'s caching allocator, the peer;
 //! - [`laws`]: what every driver has to do, bound to an implementation by
 //!   [`driver_laws!`](crate::driver_laws) from its `tests/` directory (bound from the unit tests

@@ -69,12 +69,12 @@ fn action(kind: u64, size: u64, detail: u64) -> Action {
 
 /// Sizes as programs have them: many small ones, round ones, the edges, now and then a huge one.
 fn bytes(rng: &mut Rng) -> u64 {
-    match rng.below(16) {
-        0 => [0, 1, 511, 512, 513, 1 << 20, (1 << 20) + 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1]
+    match rng.below(48) {
+        0..3 => [0, 1, 511, 512, 513, 1 << 20, (1 << 20) + 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1]
             [rng.below(10) as usize],
-        1 => rng.log_between(1 << 30, MAX_BYTES),
-        2..6 => rng.log_between(1, 1 << 20),
-        6..9 => PAGE_BYTES * rng.between(1, 64),
+        3 => rng.log_between(1 << 30, MAX_BYTES),
+        4..16 => rng.log_between(1, 1 << 20),
+        16..25 => PAGE_BYTES * rng.between(1, 64),
         _ => rng.log_between(1 << 20, 1 << 30),
     }
 }

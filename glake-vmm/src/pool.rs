@@ -143,6 +143,15 @@ impl StitchPool {
         Ok(at)
     }
 
+    /// Counts a failure of a request for `bytes`, which is what its report speaks of.
+    fn failed(&mut self, mut error: AllocError, bytes: u64) -> AllocError {
+        self.counters.n_failures += 1;
+        if let AllocError::OutOfMemory(report) = &mut error {
+            report.requested_bytes = bytes;
+        }
+        error
+    }
+
     fn free_small(&mut self, unit: u32, offset: u64) -> Option<Freed> {
         let spot = self.small.find(unit, offset)?;
         let freed = self.small.free(spot);
@@ -227,7 +236,7 @@ impl Allocator for StitchPool {
         } else {
             self.allocate_large(bytes, rounded, align_bytes)
         };
-        let at = at.inspect_err(|_| self.counters.n_failures += 1)?;
+        let at = at.map_err(|error| self.failed(error, bytes))?;
         let c = &mut self.counters;
         c.n_allocations += 1;
         c.requested_bytes += bytes;

@@ -3,6 +3,7 @@
 //! A change of policy shows in the diff of `figures.txt`; `GLAKE_UPDATE_GOLDEN=1 cargo test --test
 //! golden` writes it anew.
 #![allow(clippy::unwrap_used, reason = "tests panic to fail")]
+#![allow(clippy::cast_possible_truncation, reason = "an index below a length fits")]
 #![allow(unreachable_pub, dead_code, reason = "modules shared with the example `replay`")]
 
 use std::fmt::Write;
