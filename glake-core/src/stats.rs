@@ -38,6 +38,8 @@ pub struct Stats {
     pub n_stitches: u64,
     /// Bytes moved to a new home by those gathers.
     pub stitched_bytes: u64,
+    /// Runs stitched before that were made one again without a driver call.
+    pub n_revived: u64,
     /// Allocations that failed for lack of memory.
     pub n_failures: u64,
 }

@@ -151,6 +151,24 @@ impl Blocks {
         None
     }
 
+    /// The block that holds the first byte of `page`, which has a home.
+    pub(crate) fn holding(&self, page: usize, slots: &Slots) -> u32 {
+        let at = page_start(page);
+        let mut p = page;
+        let mut block = slots.slot(p).first_block;
+        while block == NONE || self.get(block).start > at {
+            p -= 1;
+            block = slots.slot(p).first_block;
+        }
+        loop {
+            let next = self.get(block).next;
+            if next == NONE || self.get(next).start > at {
+                return block;
+            }
+            block = next;
+        }
+    }
+
     /// Cuts `bytes` bytes at `at` out of the free `block` and makes them `kind`.
     pub(crate) fn carve(&mut self, block: u32, at: u64, bytes: u64, kind: Kind, slots: &mut Slots) -> u32 {
         self.remove_from_index(block);

@@ -12,6 +12,9 @@ use crate::pool::StitchPool;
 use crate::stale::StaleMapping;
 use crate::units::{PAGE, index, page_start};
 
+/// Runs that a pool remembers to have stitched.
+const N_STITCHED: usize = 64;
+
 /// Why a plan could not be carried out. Nothing has changed, unless `Poisoned`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitError {
@@ -149,6 +152,19 @@ impl StitchPool {
         }
         self.counters.n_stitches += u64::from(!moved.is_empty());
         self.spent.n_handles += moved.len() as u64;
+        if !moved.is_empty() {
+            self.note_stitched(plan);
+        }
+    }
+
+    /// Remembers where a run was stitched, so that it can be revived.
+    fn note_stitched(&mut self, plan: &Plan) {
+        if self.stitched.len() == N_STITCHED {
+            self.stitched.pop_front();
+        }
+        self.stitched.push_back(plan.pages.start);
+        let moved_bytes = plan.donors.iter().map(|d| d.pages.len() as u64 * PAGE).sum();
+        self.homing.note_moved(moved_bytes, self.physical_bytes(), self.spent.n_ops);
     }
 
     /// The addresses of `pages`.

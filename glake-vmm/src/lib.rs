@@ -5,6 +5,7 @@ mod blocks;
 mod commit;
 mod config;
 mod free_index;
+mod homing;
 mod order;
 mod plan;
 mod pool;

@@ -30,6 +30,11 @@ impl StreamOrder {
         self.stream
     }
 
+    /// The epoch that work enqueued now belongs to.
+    pub(crate) fn open(&self) -> Epoch {
+        self.open
+    }
+
     /// Ends the open epoch with an event behind all work enqueued so far, and returns it.
     pub(crate) fn close_epoch(&mut self, driver: &dyn Driver) -> Result<Epoch, DriverError> {
         let event = driver.record(self.stream)?;

@@ -1,5 +1,6 @@
 //! What to map where, when no free block fits: pure, changes nothing.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::blocks::{Blocks, clean_range};
@@ -32,17 +33,17 @@ pub(crate) struct Plan {
 
 /// Where the new pages go.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+pub(crate) struct Place {
     /// Free block below the pages, or `NONE`.
-    below: u32,
+    pub(crate) below: u32,
     /// Free block above the pages, or `NONE`.
     above: u32,
     /// First page if `above` is `NONE`, else the page behind the last one.
-    page: usize,
+    pub(crate) page: usize,
     /// Pages in the hole.
-    room: usize,
+    pub(crate) room: usize,
     /// Pages needed.
-    n_need: usize,
+    pub(crate) n_need: usize,
     /// Pages that donors can give.
     n_clean: usize,
 }
@@ -82,6 +83,19 @@ impl Planner<'_> {
         places.iter().find_map(&mut open).or_else(|| self.apart(bytes).find_map(|place| open(&place)))
     }
 
+    /// Places for `bytes` bytes that may be mapped already: behind free blocks, and where runs
+    /// were stitched before, the latest first.
+    pub(crate) fn revivable(&self, bytes: u64, align_bytes: u64, stitched: &VecDeque<usize>) -> Vec<Place> {
+        let extendable = self.blocks.below(bytes + align_bytes).take(N_CANDIDATES);
+        let behind = extendable.filter_map(|block| self.beside(block, bytes, align_bytes)[0]);
+        let before = stitched.iter().rev().filter_map(|&page| {
+            let hole = self.slots.hole_at(page)?;
+            let below = self.slots.hole_from(page).and_then(|_| self.blocks.free_before(page, self.slots));
+            self.above_block(below.unwrap_or(NONE), hole, bytes, align_bytes)
+        });
+        self.tail(bytes, align_bytes).into_iter().chain(behind).chain(before).collect()
+    }
+
     /// Anywhere, beside nothing: behind all mappings, then in holes from below.
     fn apart(&self, bytes: u64) -> impl Iterator<Item = Place> + '_ {
         let behind = self.slots.n_known_pages()..self.n_arena_pages;
@@ -95,7 +109,7 @@ impl Planner<'_> {
     fn tail(&self, bytes: u64, align_bytes: u64) -> Option<Place> {
         let end = self.slots.end();
         let below = self.blocks.free_before(end, self.slots).unwrap_or(NONE);
-        self.above_block(below, end, bytes, align_bytes)
+        self.above_block(below, end..usize::MAX, bytes, align_bytes)
     }
 
     /// In the holes on both sides of a free block.
@@ -103,7 +117,8 @@ impl Planner<'_> {
         let b = self.blocks.get(block);
         let mut places = [None, None];
         if b.end().is_multiple_of(PAGE) && page_of(b.end()) < self.slots.end() {
-            places[0] = self.above_block(block, page_of(b.end()), bytes, align_bytes);
+            let hole = self.slots.hole_from(page_of(b.end()));
+            places[0] = hole.and_then(|hole| self.above_block(block, hole, bytes, align_bytes));
         }
         if b.start.is_multiple_of(PAGE) && b.start > 0 && self.slots.slot(page_of(b.start) - 1).home == NONE {
             places[1] = self.below_block(block, bytes);
@@ -111,16 +126,16 @@ impl Planner<'_> {
         places
     }
 
-    fn above_block(&self, below: u32, page: usize, bytes: u64, align_bytes: u64) -> Option<Place> {
-        let hole = self.slots.hole_from(page)?;
+    /// At the start of `hole`, behind a free block or `NONE`.
+    fn above_block(&self, below: u32, hole: Range<usize>, bytes: u64, align_bytes: u64) -> Option<Place> {
         let (usable, clean) = if below == NONE {
             (0, 0)
         } else {
             let b = self.blocks.get(below);
             (b.end().saturating_sub(b.start.next_multiple_of(align_bytes)), b.clean_bytes())
         };
-        let room = hole.end.min(self.n_arena_pages).saturating_sub(page);
-        self.place(below, NONE, page, room, bytes.saturating_sub(usable), clean)
+        let room = hole.end.min(self.n_arena_pages).saturating_sub(hole.start);
+        self.place(below, NONE, hole.start, room, bytes.saturating_sub(usable), clean)
     }
 
     fn below_block(&self, above: u32, bytes: u64) -> Option<Place> {

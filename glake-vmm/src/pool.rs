@@ -1,5 +1,6 @@
 //! The pool: where requests become addresses.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
@@ -9,6 +10,7 @@ use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
 
 use crate::blocks::{Blocks, Kind};
 use crate::config::Config;
+use crate::homing::Homing;
 use crate::order::StreamOrder;
 use crate::sizing::Spent;
 use crate::slots::Slots;
@@ -48,6 +50,9 @@ pub struct StitchPool {
     pub(crate) order: StreamOrder,
     pub(crate) stale: Stale,
     pub(crate) spent: Spent,
+    pub(crate) homing: Homing,
+    /// Where the latest runs were stitched: their first pages, oldest first.
+    pub(crate) stitched: VecDeque<usize>,
     pub(crate) counters: Counters,
     /// An undo failed: the tables may not say what the driver has mapped.
     pub(crate) is_poisoned: bool,
@@ -67,6 +72,7 @@ pub(crate) struct Counters {
     pub(crate) n_failures: u64,
     pub(crate) n_stitches: u64,
     pub(crate) stitched_bytes: u64,
+    pub(crate) n_revived: u64,
 }
 
 /// Bytes of a freed object.
@@ -96,6 +102,8 @@ impl StitchPool {
             order,
             stale: Stale::default(),
             spent: Spent::default(),
+            homing: Homing::new(),
+            stitched: VecDeque::new(),
             counters: Counters::default(),
             is_poisoned: false,
         })
@@ -167,7 +175,7 @@ impl StitchPool {
         let block = self.blocks.starting_at(at, &self.slots)?;
         let b = *self.blocks.get(block);
         let Kind::Live { requested_bytes } = b.kind else { return None };
-        self.blocks.release(block, &mut self.slots);
+        self.release(block);
         Some(Freed { requested_bytes, allocated_bytes: b.bytes })
     }
 
@@ -185,7 +193,7 @@ impl StitchPool {
         self.small.remove_unit(unit);
         self.slots.slot_mut(page_of(at)).unit = NONE;
         if let Some(block) = self.blocks.starting_at(at, &self.slots) {
-            self.blocks.release(block, &mut self.slots);
+            self.release(block);
         }
     }
 
@@ -282,6 +290,7 @@ impl Allocator for StitchPool {
             n_misses: c.n_misses,
             n_stitches: c.n_stitches,
             stitched_bytes: c.stitched_bytes,
+            n_revived: c.n_revived,
             n_failures: c.n_failures,
         }
     }

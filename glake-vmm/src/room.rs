@@ -102,6 +102,12 @@ impl StitchPool {
         if let Some(found) = self.any_fit(bytes, align_bytes) {
             return Ok(found);
         }
+        if self.revive(bytes, align_bytes)
+            && let Some(found) = self.any_fit(bytes, align_bytes)
+        {
+            self.counters.n_revived += 1;
+            return Ok(found);
+        }
         let stitched_before = self.counters.stitched_bytes;
         self.stitch_or_grow(bytes, align_bytes)?;
         self.counters.n_misses += 1;
@@ -164,14 +170,21 @@ impl StitchPool {
             n_arena_pages: page_of(self.arena.bytes),
             stitching,
         };
+        let keeps_stale = self.homing.is_on();
         let (slots, stale, order, driver) = (&self.slots, &self.stale, &mut self.order, &*self.driver);
         let mut is_blocked = |pages: &Range<usize>, n_most: usize| {
             let mappings = stale.touching(pages, slots);
             let mut pending = mappings.iter().map(|m| !order.has_passed(m.epoch, driver).unwrap_or(false));
             mappings.len() > n_most || pending.any(|is_pending| is_pending)
         };
-        let fast = planner.plan(bytes, align_bytes, |pages| is_blocked(pages, few_mappings(pages.len())));
+        let few = |n_pages| if keeps_stale { 0 } else { few_mappings(n_pages) };
+        let fast = planner.plan(bytes, align_bytes, |pages| is_blocked(pages, few(pages.len())));
         fast.or_else(|| planner.plan(bytes, align_bytes, |pages| is_blocked(pages, usize::MAX)))
+    }
+
+    pub(crate) fn planner(&self, stitching: Stitching) -> Planner<'_> {
+        let n_arena_pages = page_of(self.arena.bytes);
+        Planner { blocks: &self.blocks, slots: &self.slots, n_arena_pages, stitching }
     }
 
     /// Unmaps at most `n_most` of the oldest stale mappings while there are too many. A failure
@@ -182,6 +195,9 @@ impl StitchPool {
                 break;
             }
             let Some(oldest) = self.stale.oldest() else { break };
+            if oldest.epoch == self.order.open() && self.order.close_epoch(&*self.driver).is_err() {
+                break;
+            }
             let has_passed = self.order.has_passed(oldest.epoch, &*self.driver);
             if has_passed != Ok(true) || self.unmap_stale(&oldest).is_err() {
                 break;

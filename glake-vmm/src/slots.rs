@@ -29,6 +29,8 @@ pub(crate) struct Handle {
     pub(crate) id: HandleId,
     /// First page of its home.
     pub(crate) home: u32,
+    /// First page of its first home, where it returns to when it is free.
+    pub(crate) origin: u32,
     /// Size in pages.
     pub(crate) n_pages: u32,
     /// How many stale mappings it has.
@@ -55,6 +57,8 @@ pub(crate) struct Slots {
     end: u32,
     n_home_pages: u64,
     n_stale_pages: u64,
+    /// Handles whose home is not their first.
+    n_displaced: u64,
 }
 
 impl Slots {
@@ -74,6 +78,19 @@ impl Slots {
 
     pub(crate) fn n_stale_pages(&self) -> u64 {
         self.n_stale_pages
+    }
+
+    /// Makes the home that each handle has now its first.
+    pub(crate) fn naturalise(&mut self) {
+        for h in &mut self.handles {
+            h.origin = h.home;
+        }
+        self.n_displaced = 0;
+    }
+
+    /// Whether any handle lives elsewhere than at first.
+    pub(crate) fn has_displaced(&self) -> bool {
+        self.n_displaced > 0
     }
 
     pub(crate) fn n_hole_pages(&self) -> u64 {
@@ -128,6 +145,15 @@ impl Slots {
         }
     }
 
+    /// What is left from `page` on of the hole that holds it, `None` where a home is.
+    pub(crate) fn hole_at(&self, page: usize) -> Option<Range<usize>> {
+        if page >= self.end() {
+            return Some(page..usize::MAX);
+        }
+        let (&first, &n) = self.holes.range(..=index(page)).next_back()?;
+        ((first + n) as usize > page).then_some(page..(first + n) as usize)
+    }
+
     /// The handles at home in `pages`, which cuts none.
     pub(crate) fn homes_in(&self, pages: Range<usize>) -> impl DoubleEndedIterator<Item = u32> + '_ {
         HomesIn { slots: self, pages }
@@ -135,7 +161,7 @@ impl Slots {
 
     /// Takes a new handle in, homeless until [`settle`](Self::settle).
     pub(crate) fn adopt(&mut self, id: HandleId, n_pages: u32) -> u32 {
-        let handle = Handle { id, home: NONE, n_pages, n_stale: 0 };
+        let handle = Handle { id, home: NONE, origin: NONE, n_pages, n_stale: 0 };
         if let Some(i) = self.vacant_handles.pop() {
             self.handles[i as usize] = handle;
             i
@@ -153,7 +179,12 @@ impl Slots {
 
     /// Makes `page` the home of a homeless handle. Its pages were a hole.
     pub(crate) fn settle(&mut self, handle: u32, page: usize) {
-        self.handles[handle as usize].home = index(page);
+        let h = &mut self.handles[handle as usize];
+        h.home = index(page);
+        if h.origin == NONE {
+            h.origin = h.home;
+        }
+        self.n_displaced += u64::from(h.home != h.origin);
         let pages = self.handle(handle).pages();
         self.cut_hole(&pages);
         for p in pages.clone() {
@@ -170,7 +201,9 @@ impl Slots {
         }
         self.n_home_pages -= pages.len() as u64;
         self.add_hole(&pages);
-        self.handles[handle as usize].home = NONE;
+        let h = &mut self.handles[handle as usize];
+        self.n_displaced -= u64::from(h.home != h.origin);
+        h.home = NONE;
         pages
     }
 

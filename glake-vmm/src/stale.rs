@@ -27,6 +27,10 @@ impl Stale {
     pub(crate) fn insert(&mut self, mapping: StaleMapping) {
         self.by_page.insert(index(mapping.page), mapping);
         self.by_age.push_back(mapping);
+        if self.by_age.len() > 2 * self.by_page.len() + 64 {
+            let by_page = &self.by_page;
+            self.by_age.retain(|m| by_page.get(&index(m.page)) == Some(m));
+        }
     }
 
     pub(crate) fn remove(&mut self, mapping: &StaleMapping) {
@@ -38,6 +42,11 @@ impl Stale {
 
     pub(crate) fn oldest(&self) -> Option<StaleMapping> {
         self.by_age.front().copied()
+    }
+
+    /// The mapping that starts at `page`.
+    pub(crate) fn at(&self, page: usize) -> Option<StaleMapping> {
+        self.by_page.get(&index(page)).copied()
     }
 
     /// The mappings that touch `pages`.

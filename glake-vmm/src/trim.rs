@@ -44,6 +44,7 @@ impl StitchPool {
         self.give_up_spare();
         let stitched_before = self.counters.stitched_bytes;
         self.gather_all()?;
+        self.slots.naturalise();
         let mut unmapped_bytes = 0;
         if self.stale.oldest().is_some() {
             self.wait_for_stream()?;

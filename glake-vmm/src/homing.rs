@@ -1,0 +1,176 @@
+//! Homes that move without the driver.
+//!
+//! A handle that moved stays mapped where it was. So when the run that it was stitched into is
+//! free again, it can *return* to its first home; and when a run that was stitched before is
+//! wanted again, its handles can be *revived* there. Neither needs a driver call. A program whose
+//! steps repeat finds the same free map at the beginning of each step, makes the same requests
+//! and revives the same runs: from its second step on it needs no driver.
+//!
+//! Where steps differ, returning only takes runs apart that would be used again as they are. So
+//! the pool does it as long as it settles: once half of its memory had to be moved by the driver
+//! all the same, it rests, twice as long each time.
+
+use std::ops::Range;
+
+use crate::plan::Place;
+use crate::pool::StitchPool;
+use crate::stale::StaleMapping;
+use crate::units::{NONE, PAGE, page_of, page_start};
+
+/// Allocations and frees of the first rest.
+const FIRST_REST_OPS: u64 = 1 << 14;
+/// The longest rest.
+const LONGEST_REST_OPS: u64 = 1 << 22;
+
+/// Whether handles return to their first homes at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Homing {
+    is_on: bool,
+    /// Bytes moved by the driver since it is on.
+    moved_bytes: u64,
+    /// When the rest ends, in operations.
+    rests_until: u64,
+    next_rest_ops: u64,
+}
+
+impl Homing {
+    pub(crate) fn new() -> Self {
+        Self { is_on: true, moved_bytes: 0, rests_until: 0, next_rest_ops: FIRST_REST_OPS }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Ends a rest that is over; says whether it did.
+    fn wake(&mut self, n_ops: u64) -> bool {
+        let wakes = !self.is_on && n_ops >= self.rests_until;
+        if wakes {
+            self.is_on = true;
+            self.moved_bytes = 0;
+        }
+        wakes
+    }
+
+    /// Notes that the driver had to move `bytes` of `physical_bytes`.
+    pub(crate) fn note_moved(&mut self, bytes: u64, physical_bytes: u64, n_ops: u64) {
+        self.moved_bytes += bytes;
+        if self.is_on && self.moved_bytes > physical_bytes / 2 {
+            self.is_on = false;
+            self.rests_until = n_ops + self.next_rest_ops;
+            self.next_rest_ops = (2 * self.next_rest_ops).min(LONGEST_REST_OPS);
+        }
+    }
+}
+
+impl StitchPool {
+    /// Frees a taken block; displaced handles that are free as a whole now return home.
+    pub(crate) fn release(&mut self, block: u32) {
+        let freed = *self.blocks.get(block);
+        self.blocks.release(block, &mut self.slots);
+        if self.homing.is_on() && self.slots.has_displaced() {
+            self.return_home(freed.start..freed.end());
+        }
+    }
+
+    fn return_home(&mut self, freed: Range<u64>) {
+        let behind = page_of(freed.end.next_multiple_of(PAGE));
+        let mut page = page_of(freed.start);
+        while page < behind {
+            let handle = self.slots.slot(page).home;
+            if handle == NONE {
+                page += 1;
+                continue;
+            }
+            let h = *self.slots.handle(handle);
+            page = h.pages().end;
+            let is_away = h.home != h.origin;
+            let is_mapped = || self.stale.at(h.origin as usize).is_some_and(|m| m.handle == handle);
+            if is_away && is_mapped() && self.free_block_of(&h.pages()).is_some() {
+                self.move_home(handle, h.origin as usize);
+            }
+        }
+    }
+
+    /// Serves a request that no free block fits by reviving a run that was stitched before.
+    pub(crate) fn revive(&mut self, bytes: u64, align_bytes: u64) -> bool {
+        if self.homing.wake(self.spent.n_ops) {
+            self.slots.naturalise();
+        }
+        let places =
+            self.planner(crate::room::Stitching::Always).revivable(bytes, align_bytes, &self.stitched);
+        let Some((page, handles)) = places.iter().find_map(|p| Some((p.page, self.revivable(p)?))) else {
+            return false;
+        };
+        let mut page = page;
+        for handle in handles {
+            self.move_home(handle, page);
+            page += self.slots.handle(handle).pages().len();
+        }
+        true
+    }
+
+    /// The handles that fill a place, if all of it is mapped and their bytes are free.
+    fn revivable(&self, place: &Place) -> Option<Vec<u32>> {
+        let mut handles = Vec::new();
+        let mut around = 0..0;
+        let mut page = place.page;
+        while page < place.page + place.n_need {
+            let mapping = self.stale.at(page)?;
+            let home = self.slots.handle(mapping.handle).pages();
+            if home.start < around.start || home.end > around.end {
+                let block = self.free_block_of(&home).filter(|&block| block != place.below)?;
+                let b = self.blocks.get(block);
+                around = page_of(b.start.next_multiple_of(PAGE))..page_of(b.end());
+            }
+            handles.push(mapping.handle);
+            page += home.len();
+        }
+        let mut distinct = handles.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        (distinct.len() == handles.len() && page <= place.page + place.room).then_some(handles)
+    }
+
+    /// The free block that holds all of `pages`, the home of a handle.
+    fn free_block_of(&self, pages: &Range<usize>) -> Option<u32> {
+        let block = self.blocks.holding(pages.start, &self.slots);
+        let b = self.blocks.get(block);
+        (b.is_free() && b.end() >= page_start(pages.end)).then_some(block)
+    }
+
+    /// Makes `page`, where the free `handle` is mapped already, its home.
+    fn move_home(&mut self, handle: u32, page: usize) {
+        let Some(mapping) = self.stale.at(page) else { return };
+        let old = self.slots.handle(handle).pages();
+        let block = self.blocks.holding(old.start, &self.slots);
+        self.blocks.remove_pages(block, &old, &mut self.slots);
+        self.slots.unsettle(handle);
+        self.slots.clear_stale(handle, page);
+        self.stale.remove(&mapping);
+        self.stale.insert(StaleMapping { handle, page: old.start, epoch: self.order.open() });
+        self.slots.mark_stale(handle, old);
+        self.slots.settle(handle, page);
+        let pages = self.slots.handle(handle).pages();
+        self.blocks.add_pages(&pages, &mut self.slots);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn homing_rests_longer_each_time_that_it_does_not_settle() {
+        let mut homing = Homing::new();
+        homing.note_moved(50, 100, 10);
+        assert!(homing.is_on(), "half may move");
+        homing.note_moved(1, 100, 10);
+        assert!(!homing.is_on());
+        assert!(!homing.wake(10 + FIRST_REST_OPS - 1));
+        assert!(homing.wake(10 + FIRST_REST_OPS));
+        homing.note_moved(51, 100, 20_000);
+        assert!(!homing.wake(20_000 + 2 * FIRST_REST_OPS - 1));
+        assert!(homing.wake(20_000 + 2 * FIRST_REST_OPS));
+    }
+}
