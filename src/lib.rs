@@ -71,3 +71,8 @@ pub mod cuda {
 pub mod vmm {
     pub use glake_vmm::{Config, Defragmented, Mode, StitchPool};
 }
+
+/// The README's lines, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
