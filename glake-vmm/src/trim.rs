@@ -1,11 +1,8 @@
 //! Memory given back: trim, defragment, limit, close.
 
-use std::ops::Range;
-
 use glake_core::alloc::AllocError;
 use glake_core::driver::Retired;
 
-use crate::blocks::{Block, clean_range};
 use crate::pool::StitchPool;
 use crate::room::Stitching;
 use crate::units::PAGE;
@@ -82,8 +79,7 @@ impl StitchPool {
                 self.wait_for_stream()?;
                 has_waited = true;
             }
-            let Some(handle) = self.slots.homes_in(self.clean_pages(self.blocks.get(block))).next_back()
-            else {
+            let Some(handle) = self.slots.homes_in(self.blocks.get(block).clean_pages()).next_back() else {
                 break;
             };
             self.give_back(block, handle)?;
@@ -119,10 +115,6 @@ impl StitchPool {
         self.slots.unsettle(handle);
         self.slots.drop_handle(handle);
         Ok(self.driver.release(id)?)
-    }
-
-    fn clean_pages(&self, b: &Block) -> Range<usize> {
-        clean_range(b.start, b.end(), &self.slots)
     }
 
     /// Blocks until the device is done with all work enqueued on the stream so far.
