@@ -17,8 +17,10 @@ pub(crate) enum Kind {
     Vacant,
     /// Free bytes.
     Free {
-        /// Bytes of whole handles inside.
-        clean_bytes: u64,
+        /// First page of the whole handles inside.
+        first: u32,
+        /// The page behind them.
+        behind: u32,
     },
     /// A live allocation.
     Live {
@@ -70,12 +72,17 @@ impl Block {
         self.start + self.bytes
     }
 
+    /// The pages of the whole free handles in the block.
+    pub(crate) fn clean_pages(&self) -> Range<usize> {
+        match self.kind {
+            Kind::Free { first, behind } => first as usize..behind as usize,
+            _ => 0..0,
+        }
+    }
+
     /// Bytes of whole free handles in the block.
     pub(crate) fn clean_bytes(&self) -> u64 {
-        match self.kind {
-            Kind::Free { clean_bytes } => clean_bytes,
-            _ => 0,
-        }
+        self.clean_pages().len() as u64 * PAGE
     }
 
     pub(crate) fn is_free(&self) -> bool {
@@ -111,9 +118,10 @@ impl Blocks {
         self.free.largest_bytes(&self.blocks)
     }
 
-    /// Free blocks of at least `bytes`, from the shortest on; not all where many are as short.
-    pub(crate) fn at_least(&self, bytes: u64) -> impl Iterator<Item = u32> + '_ {
-        self.free.at_least(&self.blocks, bytes)
+    /// Shows `look` free blocks of at least `bytes`, from the shortest on, until it returns a
+    /// value; not all where many are as short.
+    pub(crate) fn at_least<T>(&self, bytes: u64, look: impl FnMut(u32) -> Option<T>) -> Option<T> {
+        self.free.at_least(&self.blocks, bytes, look)
     }
 
     /// Any free block of at least `bytes`.
@@ -253,8 +261,9 @@ impl Blocks {
 
     fn insert_in_index(&mut self, block: u32, slots: &Slots) {
         let b = &mut self.blocks[block as usize];
-        let clean_bytes = clean_range(b.start, b.end(), slots).len() as u64 * PAGE;
-        b.kind = Kind::Free { clean_bytes };
+        let first = first_handle_from(b.start, slots);
+        let behind = last_handle_until(b.end(), slots).max(first);
+        b.kind = Kind::Free { first: index(first), behind: index(behind) };
         self.free.insert(&mut self.blocks, block);
     }
 
@@ -330,22 +339,20 @@ impl Blocks {
     }
 }
 
-/// The pages of the whole handles inside `start..end`, all of which has homes.
-pub(crate) fn clean_range(start: u64, end: u64, slots: &Slots) -> Range<usize> {
-    let mut first = page_of(start.next_multiple_of(PAGE));
-    let mut behind = page_of(end);
-    if first >= behind {
-        return first..first;
+/// The first page at or behind byte `at` where a handle starts; `at` lies in or behind a home.
+pub(crate) fn first_handle_from(at: u64, slots: &Slots) -> usize {
+    let page = page_of(at.next_multiple_of(PAGE));
+    match slots.home(page) {
+        Some(h) if (h.home as usize) < page => h.pages().end,
+        _ => page,
     }
-    if let Some(h) = slots.home(first)
-        && h.pages().start < first
-    {
-        first = h.pages().end;
+}
+
+/// The last page at or before byte `at` where a handle ends; `at` lies in or behind a home.
+pub(crate) fn last_handle_until(at: u64, slots: &Slots) -> usize {
+    let page = page_of(at);
+    match slots.home(page) {
+        Some(h) if (h.home as usize) < page => h.home as usize,
+        _ => page,
     }
-    if let Some(h) = slots.home(behind)
-        && h.pages().start < behind
-    {
-        behind = h.pages().start;
-    }
-    first..behind.max(first)
 }

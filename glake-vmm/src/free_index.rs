@@ -98,17 +98,32 @@ impl FreeIndex {
         self.lengths.list(blocks, bin).map(|b| blocks[b as usize].key().0).max().unwrap_or(0)
     }
 
-    /// Free blocks of at least `bytes`, from the shortest on; not all where many are as short.
-    pub(crate) fn at_least<'a, B: Indexed>(
-        &'a self,
-        blocks: &'a [B],
+    /// Shows `look` free blocks of at least `bytes`, from the shortest on, until it returns a
+    /// value; not all where many are as short.
+    pub(crate) fn at_least<B: Indexed, T>(
+        &self,
+        blocks: &[B],
         bytes: u64,
-    ) -> impl Iterator<Item = u32> + 'a {
-        let first = length_bin(bytes);
-        let fits = move |&b: &u32| blocks[b as usize].key().0 >= bytes;
-        let near = self.lengths.list(blocks, first).take(N_LOOKS).filter(fits);
-        let bins = std::iter::successors(self.lengths.first(first + 1), |&bin| self.lengths.first(bin + 1));
-        near.chain(bins.flat_map(move |bin| self.lengths.list(blocks, bin).take(N_LOOKS)))
+        mut look: impl FnMut(u32) -> Option<T>,
+    ) -> Option<T> {
+        let mut bin = length_bin(bytes);
+        let mut block = self.lengths.heads[bin];
+        loop {
+            for _ in 0..N_LOOKS {
+                if block == NONE {
+                    break;
+                }
+                let b = &blocks[block as usize];
+                if b.key().0 >= bytes
+                    && let Some(value) = look(block)
+                {
+                    return Some(value);
+                }
+                block = b.link(By::Bytes).next;
+            }
+            bin = self.lengths.first(bin + 1)?;
+            block = self.lengths.heads[bin];
+        }
     }
 
     /// Any free block of at least `bytes`, if there is one.

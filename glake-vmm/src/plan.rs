@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::blocks::{Blocks, clean_range};
+use crate::blocks::Blocks;
 use crate::room::Stitching;
 use crate::slots::Slots;
 use crate::units::{NONE, PAGE, page_of};
@@ -173,9 +173,7 @@ impl Planner<'_> {
             if block == place.below || block == place.above {
                 continue;
             }
-            let b = self.blocks.get(block);
-            let run = clean_range(b.start, b.end(), self.slots);
-            let pages = self.cut(run, n_left);
+            let pages = self.cut(self.blocks.get(block).clean_pages(), n_left);
             n_left = n_left.saturating_sub(pages.len());
             donors.push(Donor { block, pages });
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use glake_core::alloc::{AllocError, OutOfMemory};
 use glake_core::driver::DriverError;
 
-use crate::blocks::{Block, clean_range};
+use crate::blocks::{Block, first_handle_from, last_handle_until};
 use crate::commit::CommitError;
 use crate::config::Mode;
 use crate::plan::{Plan, Planner};
@@ -17,8 +17,8 @@ use crate::units::{GRANULE_BYTES, PAGE, page_of};
 /// long enough wherever it starts.
 const N_ALIGNED: usize = 32;
 
-/// Clean bytes that a fit may spoil before another one is looked at.
-const FORGIVEN_BYTES: u64 = PAGE;
+/// Clean pages that a fit may spoil before another one is looked at.
+const N_FORGIVEN: usize = 1;
 
 /// Free blocks that are looked at for one that a fit does not spoil.
 const N_FITS: usize = 4;
@@ -36,60 +36,65 @@ impl StitchPool {
     /// first, the first one without whole free handles to spoil, or the one that loses least.
     pub(crate) fn fit(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
         if align_bytes > GRANULE_BYTES {
-            return self.fits(bytes, align_bytes).next();
+            return self.aligned_fit(bytes, align_bytes, |_, _| true);
         }
-        let mut best: Option<(u64, (u32, u64))> = None;
-        for block in self.blocks.at_least(bytes).take(N_FITS) {
-            let (lost, at) = self.end_to_take(self.blocks.get(block), bytes);
-            if best.is_none_or(|(least, _)| lost < least) {
-                best = Some((lost, (block, at)));
+        let mut best: Option<(usize, (u32, u64))> = None;
+        let mut n_seen = 0;
+        self.blocks.at_least(bytes, |block| {
+            let (n_lost, at) = self.end_to_take(self.blocks.get(block), bytes);
+            if best.is_none_or(|(least, _)| n_lost < least) {
+                best = Some((n_lost, (block, at)));
             }
-            if lost == 0 {
-                break;
-            }
-        }
+            n_seen += 1;
+            (n_lost == 0 || n_seen == N_FITS).then_some(())
+        });
         best.map(|(_, found)| found)
     }
 
-    /// Where in a free block `bytes` bytes go, and the clean bytes lost by it beyond one page: at
-    /// its low end, unless the high end leaves more whole handles free.
-    fn end_to_take(&self, b: &Block, bytes: u64) -> (u64, u64) {
-        let clean_bytes = b.clean_bytes();
-        let lost = |left: Range<u64>| {
-            let left_bytes = clean_range(left.start, left.end, &self.slots).len() as u64 * PAGE;
-            (clean_bytes - left_bytes).saturating_sub(FORGIVEN_BYTES)
-        };
-        if clean_bytes <= FORGIVEN_BYTES {
+    /// Where in a free block `bytes` bytes go, and the clean pages lost by it beyond one: at its
+    /// low end, unless the high end leaves more whole handles free.
+    fn end_to_take(&self, b: &Block, bytes: u64) -> (usize, u64) {
+        let clean = b.clean_pages();
+        if clean.len() <= N_FORGIVEN {
             return (0, b.start);
         }
-        let low = lost(b.start + bytes..b.end());
+        let first = first_handle_from(b.start + bytes, &self.slots).min(clean.end);
+        let low = (first - clean.start).saturating_sub(N_FORGIVEN);
         if low == 0 {
             return (0, b.start);
         }
-        let high = lost(b.start..b.end() - bytes);
-        if high < low { (high, b.end() - bytes) } else { (low, b.start) }
+        let high_start = b.end() - bytes;
+        let behind = last_handle_until(high_start, &self.slots).max(clean.start);
+        let high = (clean.end - behind).saturating_sub(N_FORGIVEN);
+        if high < low { (high, high_start) } else { (low, b.start) }
     }
 
-    /// Places for an aligned request: a bounded number of the shortest free blocks, then one
-    /// that is long enough wherever it starts.
-    fn fits(&self, bytes: u64, align_bytes: u64) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let near = self.blocks.at_least(bytes).take(N_ALIGNED);
-        let sure = self.blocks.any(bytes + align_bytes - GRANULE_BYTES);
-        near.chain(sure).filter_map(move |block| {
+    /// A place for an aligned request that `accepts` its block and page: in one of the shortest
+    /// free blocks, or in one that is long enough wherever it starts.
+    fn aligned_fit(
+        &self,
+        bytes: u64,
+        align_bytes: u64,
+        accepts: impl Fn(&Block, usize) -> bool,
+    ) -> Option<(u32, u64)> {
+        let place = |block: u32| {
             let b = self.blocks.get(block);
             let at = b.start.next_multiple_of(align_bytes);
-            (at + bytes <= b.end()).then_some((block, at))
-        })
+            (at + bytes <= b.end() && accepts(b, page_of(at))).then_some((block, at))
+        };
+        let mut n_seen = 0;
+        let near = self.blocks.at_least(bytes, |block| {
+            n_seen += 1;
+            if n_seen > N_ALIGNED { Some(None) } else { place(block).map(Some) }
+        });
+        near.flatten().or_else(|| self.blocks.any(bytes + align_bytes - GRANULE_BYTES).and_then(place))
     }
 
     /// An aligned free page, if possible outside of whole free handles.
     pub(crate) fn room_for_unit(&mut self) -> Result<(u32, u64), AllocError> {
-        let spoils_none = |&(block, at): &(u32, u64)| {
-            let b = self.blocks.get(block);
-            !clean_range(b.start, b.end(), &self.slots).contains(&page_of(at))
-        };
-        let found = self.fits(PAGE, PAGE).find(spoils_none);
-        match found.or_else(|| self.fits(PAGE, PAGE).next()) {
+        let spoils_none = |b: &Block, page: usize| !b.clean_pages().contains(&page);
+        let found = self.aligned_fit(PAGE, PAGE, spoils_none);
+        match found.or_else(|| self.aligned_fit(PAGE, PAGE, |_, _| true)) {
             Some(found) => Ok(found),
             None => self.make_room(PAGE, PAGE),
         }

@@ -1,11 +1,8 @@
 //! Memory given back: trim, defragment, limit, close.
 
-use std::ops::Range;
-
 use glake_core::alloc::AllocError;
-use glake_core::driver::Retired;
+use glake_core::driver::{DriverError, Retired};
 
-use crate::blocks::{Block, clean_range};
 use crate::pool::StitchPool;
 use crate::room::Stitching;
 use crate::units::PAGE;
@@ -82,8 +79,7 @@ impl StitchPool {
                 self.wait_for_stream()?;
                 has_waited = true;
             }
-            let Some(handle) = self.slots.homes_in(self.clean_pages(self.blocks.get(block))).next_back()
-            else {
+            let Some(handle) = self.slots.homes_in(self.blocks.get(block).clean_pages()).next_back() else {
                 break;
             };
             self.give_back(block, handle)?;
@@ -121,10 +117,6 @@ impl StitchPool {
         Ok(self.driver.release(id)?)
     }
 
-    fn clean_pages(&self, b: &Block) -> Range<usize> {
-        clean_range(b.start, b.end(), &self.slots)
-    }
-
     /// Blocks until the device is done with all work enqueued on the stream so far.
     fn wait_for_stream(&mut self) -> Result<(), AllocError> {
         let epoch = self.order.close_epoch(&*self.driver)?;
@@ -139,8 +131,17 @@ impl StitchPool {
 /// Hands everything to the driver, which gives it back once the stream's work so far is done.
 impl Drop for StitchPool {
     fn drop(&mut self) {
-        // On a lost device no event can be recorded; then nothing runs that could still use it.
-        let last = self.driver.record(self.order.stream()).ok();
+        let after = match self.driver.record(self.order.stream()) {
+            Ok(event) => vec![event],
+            // Nothing runs on a lost device any more.
+            Err(DriverError::DeviceLost) => Vec::new(),
+            Err(error) => {
+                // As when the stream was destroyed before the pool: its work may still run, so
+                // what it uses is kept rather than taken away under it.
+                tracing::warn!(%error, "a pool cannot tell when its memory is unused, and keeps it");
+                return;
+            }
+        };
         let homes = self.slots.handles().map(|(_, h)| h.pages());
         let stale = self.stale.iter().map(|m| m.page..m.page + self.slots.handle(m.handle).pages().len());
         let mappings = homes.chain(stale).map(|pages| self.range(&pages)).collect();
@@ -148,11 +149,6 @@ impl Drop for StitchPool {
         for event in self.order.take_events() {
             self.driver.forget(event);
         }
-        self.driver.retire(Retired {
-            after: last.into_iter().collect(),
-            mappings,
-            handles,
-            reservations: vec![self.arena],
-        });
+        self.driver.retire(Retired { after, mappings, handles, reservations: vec![self.arena] });
     }
 }
