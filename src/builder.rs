@@ -34,8 +34,9 @@ impl PoolBuilder {
         }
     }
 
-    /// The stream that the pool's memory is used on, which must outlive the pool. Without it, the
-    /// pool makes one of its own; see [`Pool::stream`].
+    /// The stream that the pool's memory is used on. It has to outlive the pool and its buffers:
+    /// without it nobody can tell when the memory is unused, and it is not given back. By default
+    /// the pool makes a stream of its own; see [`Pool::stream`].
     pub fn stream(self, stream: StreamId) -> Self {
         Self { stream: Some(stream), ..self }
     }

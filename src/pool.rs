@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use glake_core::alloc::{AllocError, Request};
+use glake_core::alloc::{AllocError, Allocator, Request};
 use glake_core::driver::{Driver, DriverError, IntoDriver};
 use glake_core::stats::Stats;
 use glake_core::typed::Values;
@@ -90,7 +90,6 @@ impl Pool {
     /// # Errors
     /// [`AllocError::Driver`]; what was given back until then stays given back.
     pub fn trim(&self, keep_bytes: u64) -> Result<u64, AllocError> {
-        use glake_core::alloc::Allocator;
         self.shared.with(|pool| pool.trim(keep_bytes))?
     }
 

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use glake_core::adapt::Locked;
-use glake_core::alloc::{AllocError, Allocation, Request};
+use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
 use glake_core::driver::Driver;
 use glake_core::stats::Stats;
 use glake_core::units::StreamId;
@@ -21,6 +21,7 @@ pub(crate) struct Shared {
     pool: Locked<StitchPool>,
     dropped: Mutex<Vec<Allocation>>,
     driver: Arc<dyn Driver>,
+    /// Dropped behind the pool, which records its last event on it.
     stream: PoolStream,
 }
 
@@ -61,7 +62,6 @@ impl Shared {
     /// Waits for the device and gives everything back.
     pub(crate) fn close(self) -> Result<(), AllocError> {
         self.free_dropped();
-        // The stream goes last: the pool's last event is recorded on it.
         let Self { pool, stream, .. } = self;
         let closed = pool.into_inner()?.close();
         drop(stream);
@@ -76,7 +76,6 @@ impl Shared {
         // Fails only where the pool is poisoned: then nothing can be freed but by dropping it.
         let _ = self.pool.with(|pool| {
             for allocation in dropped {
-                use glake_core::alloc::Allocator;
                 let _ = pool.free(allocation.ptr, allocation.stream);
             }
         });
