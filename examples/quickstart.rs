@@ -2,9 +2,9 @@
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 use glake::sim::SimDriver;
-use glake::{AllocError, DeviceId, Pool};
+use glake::{DeviceId, Pool};
 
-fn main() -> Result<(), AllocError> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let driver = SimDriver::h200(1); // on a GPU: glake::cuda::open()?
     let pool = Pool::builder(driver, DeviceId(0)).limit_bytes(192 << 20).build()?;
     let stream = pool.stream();

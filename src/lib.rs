@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use glake::sim::SimDriver;
-//! use glake::{AllocError, DeviceId, Pool};
+//! use glake::{DeviceId, Pool};
 //!
 //! let driver = SimDriver::h200(1); // or glake::cuda::open()?
 //! let pool = Pool::builder(driver, DeviceId(0)).limit_bytes(192 << 20).build()?;
@@ -20,7 +20,7 @@
 //! let d = pool.alloc::<f32>(32 << 20, stream)?; // stitched into one
 //! assert_eq!(pool.stats().reserved_bytes, 192 << 20);
 //! # drop((b, d));
-//! # Ok::<(), AllocError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Crates and features
