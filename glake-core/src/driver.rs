@@ -16,9 +16,11 @@ use std::sync::Arc;
 use crate::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, StreamId};
 
 mod error;
+mod into;
 mod ledger;
 
 pub use error::DriverError;
+pub use into::IntoDriver;
 pub use ledger::{Call, Ledger};
 
 /// Shorthand for results of driver calls.

@@ -7,6 +7,7 @@
 //! - [`driver`]: the seam under which a GPU driver sits, simulated or real;
 //! - [`alloc`]: [`Allocator`](alloc::Allocator), what every pool implements;
 //! - [`adapt`]: allocators made of an allocator (locked, limited, recorded, tagged);
+//! - [`typed`]: values of one type in device memory;
 //! - [`stats`]: what a pool says of itself;
 //! - [`trace`]: allocation traces, read and written;
 //! - [`sim`]: a simulated GPU driver with real bytes, real rules and a virtual clock.
@@ -18,4 +19,5 @@ pub mod driver;
 pub mod sim;
 pub mod stats;
 pub mod trace;
+pub mod typed;
 pub mod units;

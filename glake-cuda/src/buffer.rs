@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::{LaunchArgs, PushKernelArg};
 use glake_core::driver::{Access, Copies, DriverError, ReadId, Result, SharedBytes, VirtualMemory};
+use glake_core::typed::Values;
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId, round_up};
 
 use crate::{CudaDriver, Mapping, PhysicalHandle, Reservation};
@@ -36,11 +37,8 @@ use crate::{CudaDriver, Mapping, PhysicalHandle, Reservation};
 /// ```
 pub struct DeviceBuffer<T> {
     mapping: Mapping,
-    /// The address once more, where a launch can point at it.
-    address: u64,
-    len: usize,
+    values: Values<T>,
     device: DeviceId,
-    values: PhantomData<T>,
 }
 
 impl<T: Pod> DeviceBuffer<T> {
@@ -51,17 +49,17 @@ impl<T: Pod> DeviceBuffer<T> {
     /// [`DriverError::InvalidValue`] for no values, or more than can be addressed;
     /// [`DriverError::OutOfMemory`]; [`DriverError::InvalidDevice`]. Nothing is allocated then.
     pub fn new(driver: &CudaDriver, device: DeviceId, len: usize) -> Result<Self> {
-        let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| *bytes > 0);
         let granule = driver.granularity(device)?;
-        let bytes = bytes.and_then(|bytes| round_up(bytes as u64, granule));
+        let bytes = Values::<T>::n_bytes(len).filter(|bytes| *bytes > 0);
+        let bytes = bytes.and_then(|bytes| round_up(bytes, granule));
         let bytes =
             bytes.ok_or(DriverError::InvalidValue("a buffer has at least one byte and fits in 64 bits"))?;
         let reservation = Reservation::new(driver, bytes, granule)?;
         let handle = PhysicalHandle::new(driver, device, bytes)?;
         let mapping = reservation.map(0, &handle)?;
         mapping.set_access(&[device], Access::ReadWrite)?;
-        let address = mapping.range().start.0;
-        Ok(Self { mapping, address, len, device, values: PhantomData })
+        let values = Values::new(mapping.range().start, len);
+        Ok(Self { mapping, values, device })
     }
 
     /// Copies `values`, as many as the buffer has, to the device behind the work of `stream`, and
@@ -70,8 +68,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// # Errors
     /// [`DriverError::InvalidValue`] if the lengths differ; [`DriverError::DeviceLost`].
     pub fn copy_from_slice(&mut self, values: &[T], stream: StreamId) -> Result<()> {
-        self.check_len(values.len())?;
-        self.driver().write(self.ptr(), bytemuck::cast_slice(values), stream)
+        self.values.write(self.driver(), values, stream)
     }
 
     /// Copies the values to the host behind the work of `stream`, and blocks until done.
@@ -79,9 +76,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// # Errors
     /// [`DriverError::DeviceLost`].
     pub fn to_vec(&self, stream: StreamId) -> Result<Vec<T>> {
-        let mut values = vec![T::zeroed(); self.len];
-        self.driver().read(self.ptr(), bytemuck::cast_slice_mut(&mut values), stream)?;
-        Ok(values)
+        self.values.read(self.driver(), stream)
     }
 
     /// Enqueues a copy of `values` to the device on `stream`; they are kept until it is done.
@@ -92,8 +87,8 @@ impl<T: Pod> DeviceBuffer<T> {
     where
         T: Send + Sync,
     {
-        self.check_len(values.len())?;
-        let bytes: SharedBytes = Arc::new(Values(values));
+        self.values.check_len(values.len())?;
+        let bytes: SharedBytes = Arc::new(HostValues(values));
         self.driver().write_async(self.ptr(), bytes, stream)
     }
 
@@ -103,13 +98,9 @@ impl<T: Pod> DeviceBuffer<T> {
     /// [`DriverError::OutOfMemory`] if the host has not enough memory to pin;
     /// [`DriverError::DeviceLost`].
     pub fn to_vec_async(&self, stream: StreamId) -> Result<PendingVec<T>> {
-        let bytes = vec![0; self.len * size_of::<T>()].into_boxed_slice();
+        let bytes = vec![0; self.len() * size_of::<T>()].into_boxed_slice();
         let read = self.driver().read_async(self.ptr(), bytes, stream)?;
         Ok(PendingVec { driver: self.driver().clone(), read, values: PhantomData })
-    }
-
-    fn check_len(&self, len: usize) -> Result<()> {
-        if len == self.len { Ok(()) } else { Err(DriverError::InvalidValue("the buffer has another length")) }
     }
 }
 
@@ -118,19 +109,19 @@ impl<T> DeviceBuffer<T> {
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     pub const fn len(&self) -> usize {
-        self.len
+        self.values.len()
     }
 
     /// The address of the first value.
     #[must_use]
     pub const fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.address)
+        self.values.ptr()
     }
 
     /// The addresses of the values.
     #[must_use]
     pub const fn range(&self) -> AddressRange {
-        AddressRange::new(self.ptr(), (self.len * size_of::<T>()) as u64)
+        self.values.range()
     }
 
     /// The device that the memory lies on.
@@ -148,8 +139,7 @@ impl<T> DeviceBuffer<T> {
 
 impl<T> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = std::any::type_name::<T>();
-        write!(f, "DeviceBuffer<{of}>({} values at {} on device {})", self.len, self.ptr(), self.device.0)
+        write!(f, "DeviceBuffer({:?} on device {})", self.values, self.device.0)
     }
 }
 
@@ -159,7 +149,7 @@ unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b DeviceBuffer<T>> for LaunchArgs<'a>
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "cudarc asks for it, so that the reference is not moved")]
     fn arg(&mut self, buffer: &'b DeviceBuffer<T>) -> &mut Self {
-        PushKernelArg::<&'b u64>::arg(self, &buffer.address)
+        PushKernelArg::<&'b u64>::arg(self, buffer.values.kernel_arg())
     }
 }
 
@@ -168,7 +158,7 @@ unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut DeviceBuffer<T>> for LaunchArgs
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "cudarc asks for it, so that the reference is not moved")]
     fn arg(&mut self, buffer: &'b mut DeviceBuffer<T>) -> &mut Self {
-        PushKernelArg::<&'b u64>::arg(self, &buffer.address)
+        PushKernelArg::<&'b u64>::arg(self, buffer.values.kernel_arg())
     }
 }
 
@@ -194,9 +184,9 @@ impl<T: Pod> PendingVec<T> {
 }
 
 /// A vector as host bytes.
-struct Values<T>(Vec<T>);
+struct HostValues<T>(Vec<T>);
 
-impl<T: Pod> AsRef<[u8]> for Values<T> {
+impl<T: Pod> AsRef<[u8]> for HostValues<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }
