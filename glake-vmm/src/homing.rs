@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use crate::plan::Place;
 use crate::pool::StitchPool;
+use crate::room::Stitching;
 use crate::stale::StaleMapping;
 use crate::units::{NONE, PAGE, page_of, page_start};
 
@@ -97,11 +98,12 @@ impl StitchPool {
         if self.homing.wake(self.spent.n_ops) {
             self.slots.naturalise();
         }
-        let places =
-            self.planner(crate::room::Stitching::Always).revivable(bytes, align_bytes, &self.stitched);
-        let Some((page, handles)) = places.iter().find_map(|p| Some((p.page, self.revivable(p)?))) else {
-            return false;
+        let found = {
+            let planner = self.planner(Stitching::Always);
+            let mut places = planner.revivable(bytes, align_bytes, &self.stitched);
+            places.find_map(|place| Some((place.page, self.revivable(&place)?)))
         };
+        let Some((page, handles)) = found else { return false };
         let mut page = page;
         for handle in handles {
             self.move_home(handle, page);

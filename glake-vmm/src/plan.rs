@@ -85,15 +85,26 @@ impl Planner<'_> {
 
     /// Places for `bytes` bytes that may be mapped already: behind free blocks, and where runs
     /// were stitched before, the latest first.
-    pub(crate) fn revivable(&self, bytes: u64, align_bytes: u64, stitched: &VecDeque<usize>) -> Vec<Place> {
+    pub(crate) fn revivable<'a>(
+        &'a self,
+        bytes: u64,
+        align_bytes: u64,
+        stitched: &'a VecDeque<usize>,
+    ) -> impl Iterator<Item = Place> + 'a {
+        let is_mapped = |page: usize| self.slots.slot(page).stale != NONE;
+        let tail = is_mapped(self.slots.end()).then(|| self.tail(bytes, align_bytes)).flatten();
         let extendable = self.blocks.below(bytes + align_bytes).take(N_CANDIDATES);
-        let behind = extendable.filter_map(|block| self.beside(block, bytes, align_bytes)[0]);
-        let before = stitched.iter().rev().filter_map(|&page| {
+        let behind = extendable.filter_map(move |block| {
+            let end = self.blocks.get(block).end();
+            let may = end.is_multiple_of(PAGE) && is_mapped(page_of(end));
+            may.then(|| self.beside(block, bytes, align_bytes)[0]).flatten()
+        });
+        let before = stitched.iter().rev().filter(move |&&page| is_mapped(page)).filter_map(move |&page| {
             let hole = self.slots.hole_at(page)?;
             let below = self.slots.hole_from(page).and_then(|_| self.blocks.free_before(page, self.slots));
             self.above_block(below.unwrap_or(NONE), hole, bytes, align_bytes)
         });
-        self.tail(bytes, align_bytes).into_iter().chain(behind).chain(before).collect()
+        tail.into_iter().chain(behind).chain(before)
     }
 
     /// Anywhere, beside nothing: behind all mappings, then in holes from below.

@@ -10,7 +10,7 @@ use crate::commit::CommitError;
 use crate::config::Mode;
 use crate::plan::{Plan, Planner};
 use crate::pool::StitchPool;
-use crate::sizing::{Growth, handle_sizes, single_pages};
+use crate::sizing::{Growth, few_mappings, handle_sizes, single_pages};
 use crate::units::{GRANULE_BYTES, PAGE, page_of};
 
 /// How many free blocks a search for an aligned place looks at before it takes one that is
@@ -25,11 +25,6 @@ const N_FITS: usize = 4;
 
 /// Stale mappings may take this many times the addresses of the physical memory.
 const STALE_RATIO: u64 = 2;
-
-/// How many stale mappings a miss that maps `n_pages` may unmap without being slow for it.
-const fn few_mappings(n_pages: usize) -> usize {
-    8 + n_pages / 8
-}
 
 impl StitchPool {
     /// The best fit, and an address in it: of the few shortest free blocks, the lowest of equals

@@ -17,10 +17,18 @@ const INITIAL_HANDLES: u64 = 1024;
 const OPS_PER_HANDLE: u64 = 20;
 /// The share of what is left of the budget that one allocation may spend.
 const SHARE: u64 = 4;
-/// Handles that one allocation may always touch: about a millisecond.
-const HANDLES_PER_ALLOCATION: usize = 20;
-/// New pages for one more handle: with 48 µs a handle, 8 ms per GiB.
-const PAGES_PER_HANDLE: usize = 3;
+/// What one allocation may take at least, and for each new page: 8 ms per GiB.
+const AT_LEAST_NS: usize = 1_000_000;
+const PAGE_NS: usize = 8_000_000 / 512;
+/// What it costs to create and open a handle, to move one, and to unmap one, on an H200.
+const CREATE_NS: usize = 49_000;
+const MOVE_NS: usize = 36_000;
+const UNMAP_NS: usize = 23_000;
+
+/// How many stale mappings an allocation of `n_pages` new pages may unmap.
+pub(crate) const fn few_mappings(n_pages: usize) -> usize {
+    8 + n_pages / 32
+}
 
 /// What a pool has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +53,8 @@ pub(crate) struct Growth {
 /// Sizes in pages of the handles to create.
 pub(crate) fn handle_sizes(growth: Growth, spent: Spent) -> impl Iterator<Item = usize> + Clone {
     let left = (INITIAL_HANDLES + spent.n_ops / OPS_PER_HANDLE).saturating_sub(spent.n_handles) / SHARE;
-    let at_once =
-        (HANDLES_PER_ALLOCATION + growth.n_pages / PAGES_PER_HANDLE).saturating_sub(growth.n_moved * 3 / 4);
+    let taken_ns = growth.n_moved * MOVE_NS + few_mappings(growth.n_pages) * UNMAP_NS;
+    let at_once = (AT_LEAST_NS + growth.n_pages * PAGE_NS).saturating_sub(taken_ns) / CREATE_NS;
     let n_handles = at_once.min(usize::try_from(left).unwrap_or(usize::MAX)).max(1);
     pieces(growth.n_missing, growth.n_missing.div_ceil(n_handles).clamp(MIN_PAGES, MAX_PAGES))
 }
@@ -86,9 +94,9 @@ mod tests {
     #[test]
     fn one_allocation_does_not_spend_more_than_its_latency_allows() {
         let rich = Spent { n_ops: 10_000_000, n_handles: 0 };
-        // 512 pages: at most 20 + 512 / 3 = 190 handles, so three pages each.
+        // 512 pages, 9 ms: at most 172 handles, so three pages each.
         assert_eq!(sizes(512, 0, rich).len(), 171);
-        // Moving 200 handles leaves 40 of them.
+        // Moving 200 handles leaves time for 25 of them.
         assert_eq!(sizes(512, 200, rich).len(), 128);
     }
 
