@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark panics to fail")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
 #![allow(clippy::cast_possible_truncation, reason = "indices below a length")]
+#![allow(clippy::cast_precision_loss, reason = "a ratio of counts")]
 
 use std::hint::black_box;
 use std::sync::Arc;
