@@ -41,6 +41,8 @@ pub struct Figures {
     pub driver_calls_by_call: BTreeMap<&'static str, u64>,
     /// Milliseconds in them.
     pub driver_ms_by_call: BTreeMap<&'static str, f64>,
+    /// Gathers of free handles into one run; none where the allocator knows none.
+    pub gathers: u64,
     /// Milliseconds of the trace by its own timestamps.
     pub wall_ms: f64,
     /// Those of the last third of the operations.

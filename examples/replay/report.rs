@@ -30,6 +30,7 @@ impl Display for Table<'_> {
             let ms = figures.driver_ms_by_call.get(call).copied().unwrap_or_default();
             row(&format!("  {call}"), &format_args!("{n:>8} calls {ms:>10.2} ms"))?;
         }
+        row("gathers", &figures.gathers)?;
         row(
             "longest allocation",
             &format_args!(

@@ -180,6 +180,7 @@ impl Setup {
                 corrupted_words: bytes.corrupted_words(&streams)?,
             });
         }
+        figures.gathers = pools.allocators().iter().map(|pool| pool.stats().n_stitches).sum();
         figures.check = check.map(|check| checked(&check.0));
         Ok(Replayed { figures, samples: measure.samples().to_vec() })
     }
