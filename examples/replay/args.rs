@@ -23,7 +23,8 @@ pub struct Args {
     /// `sim` for the simulated driver, `cuda:N` for GPU N, with real bytes checked at every free.
     #[arg(long, default_value = "sim")]
     pub device: Device,
-    /// Limits physical memory to this many times the trace's peak requested bytes.
+    /// Limits physical memory to this many times the trace's peak requested bytes [default: no
+    /// limit; 1.06 for `churn`].
     #[arg(long, value_name = "R")]
     pub cap: Option<f64>,
     /// glake's pool stitches only above this many physical bytes.
@@ -38,9 +39,10 @@ pub struct Args {
     /// On the simulated driver too, fills and checks every allocation (slow: real bytes).
     #[arg(long)]
     pub check_bytes: bool,
-    /// Microseconds of device work submitted ahead of each pattern.
-    #[arg(long, value_name = "US", default_value_t = 20)]
-    pub delay_us: u64,
+    /// Microseconds of device work submitted ahead of each pattern [default: 20; 1000 for `churn`,
+    /// so that gathers happen while it is pending].
+    #[arg(long, value_name = "US")]
+    pub delay_us: Option<u64>,
     /// The simulated device lags this many microseconds of the trace's time behind the host.
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub lag_us: u64,
@@ -48,7 +50,7 @@ pub struct Args {
     /// [default: replay-TRACE-POLICY.svg, none with --json].
     #[arg(long, value_name = "PATH")]
     pub svg: Option<PathBuf>,
-    /// Replays a generated trace whose steps repeat.
+    /// Replays a generated trace.
     #[arg(long, value_enum, conflicts_with = "traces")]
     pub synthetic: Option<Synthetic>,
     /// Writes the first events of the trace to this path, gzip, and stops.
@@ -88,11 +90,13 @@ impl FromStr for Device {
     }
 }
 
-/// A trace whose steps repeat.
+/// A generated trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Synthetic {
-    /// The same shapes in every step.
+    /// Steps with the same shapes.
     Fixed,
-    /// Two sets of shapes in turn.
+    /// Steps with two sets of shapes in turn.
     Alternating,
+    /// Random sizes from 1 to 64 MiB in memory that is always nearly full: gathers all the time.
+    Churn,
 }

@@ -1,5 +1,7 @@
 //! What a replay is about.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// The figures of one trace.
@@ -34,6 +36,13 @@ pub struct Figures {
     pub driver_ms: f64,
     /// Those of the last third of the operations.
     pub driver_ms_last_third: f64,
+    /// Calls of all operations and to set the pool up, by kind; kinds that were never used are left
+    /// out.
+    pub driver_calls_by_call: BTreeMap<&'static str, u64>,
+    /// Milliseconds in them.
+    pub driver_ms_by_call: BTreeMap<&'static str, f64>,
+    /// Gathers of free handles into one run; none where the allocator knows none.
+    pub gathers: u64,
     /// Milliseconds of the trace by its own timestamps.
     pub wall_ms: f64,
     /// Those of the last third of the operations.

@@ -30,6 +30,10 @@ use session::{Beside, Replayed, Setup};
 /// The trace that is kept in the repository; `traces/README.md` says how it was cut.
 const OWN_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz");
 const SYNTHETIC_STEPS: usize = 12;
+const CHURN_ALLOCATIONS: usize = 12_000;
+/// Microseconds of device work ahead of each pattern: a little, or longer than a gather takes.
+const DELAY_US: u64 = 20;
+const CHURN_DELAY_US: u64 = 1000;
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -48,11 +52,11 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         return cut::cut(&traces[0], to, n_events);
     }
     if let Some(synthetic) = args.synthetic {
-        let (name, shapes) = match synthetic {
-            Synthetic::Fixed => ("fixed", 1),
-            Synthetic::Alternating => ("alternating", 2),
+        let (name, events) = match synthetic {
+            Synthetic::Fixed => ("fixed", synthetic::steps(SYNTHETIC_STEPS, 1)),
+            Synthetic::Alternating => ("alternating", synthetic::steps(SYNTHETIC_STEPS, 2)),
+            Synthetic::Churn => ("churn", synthetic::churn(CHURN_ALLOCATIONS)),
         };
-        let events = synthetic::steps(SYNTHETIC_STEPS, shapes);
         return one(args, name, &Plan::from_events(events.into_iter().map(Ok))?);
     }
     for path in traces {
@@ -69,16 +73,17 @@ fn name_of(path: &Path) -> String {
 }
 
 fn one(args: &Args, name: &str, plan: &Plan) -> Result<(), Box<dyn Error>> {
+    let is_churn = args.synthetic == Some(Synthetic::Churn);
     let setup = Setup {
         policy: args.policy,
         mode: args.mode,
-        cap: args.cap,
+        cap: args.cap.or(is_churn.then_some(synthetic::CHURN_CAP)),
         stitch_above_bytes: args.stitch_above,
         beside: Beside {
             oracle: args.check.then_some(()),
             bytes: (args.check_bytes || args.device != Device::Sim).then_some(()),
         },
-        delay_ns: args.delay_us * 1000,
+        delay_ns: args.delay_us.unwrap_or(if is_churn { CHURN_DELAY_US } else { DELAY_US }) * 1000,
         lag_ns: args.lag_us * 1000,
     };
     let Replayed { mut figures, samples } = match args.device {

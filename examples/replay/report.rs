@@ -26,6 +26,11 @@ impl Display for Table<'_> {
         let whole = share(figures.driver_ms, figures.wall_ms);
         let last = share(figures.driver_ms_last_third, figures.wall_ms_last_third);
         row("driver time (of wall)", &Thirds(whole, last))?;
+        for (call, n) in &figures.driver_calls_by_call {
+            let ms = figures.driver_ms_by_call.get(call).copied().unwrap_or_default();
+            row(&format!("  {call}"), &format_args!("{n:>8} calls {ms:>10.2} ms"))?;
+        }
+        row("gathers", &figures.gathers)?;
         row(
             "longest allocation",
             &format_args!(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use glake_core::alloc::AllocError;
-use glake_core::driver::{Driver, DriverError, Ledger};
+use glake_core::driver::{Call, Driver, DriverError, Ledger};
 use glake_core::sim::{Completion, SimConfig, SimDriver};
 use glake_core::units::{DeviceId, PAGE_BYTES, StreamId};
 use glake_testkit::oracle::Oracle;
@@ -180,6 +180,7 @@ impl Setup {
                 corrupted_words: bytes.corrupted_words(&streams)?,
             });
         }
+        figures.gathers = pools.allocators().iter().map(|pool| pool.stats().n_stitches).sum();
         figures.check = check.map(|check| checked(&check.0));
         Ok(Replayed { figures, samples: measure.samples().to_vec() })
     }
@@ -193,6 +194,9 @@ impl Setup {
         outcome: Outcome,
     ) -> Figures {
         let longest = measure.longest();
+        let all = set_up.and(&measure.total());
+        let calls =
+            || Call::ALL.into_iter().map(|call| (call.name(), all.of(call))).filter(|(_, cost)| cost.n > 0);
         Figures {
             policy: self.policy.name(),
             mode: self.mode.name(),
@@ -202,10 +206,12 @@ impl Setup {
             peak_requested_bytes: plan.peak_requested_bytes,
             peak_physical_bytes: ledger.peak_physical_bytes,
             utilization: ratio(plan.peak_requested_bytes, ledger.peak_physical_bytes),
-            driver_calls: set_up.n_calls + measure.total().n_calls,
+            driver_calls: all.n_calls,
             driver_calls_last_third: measure.in_last_third().n_calls,
-            driver_ms: set_up.ms() + measure.total().ms(),
+            driver_ms: all.ms(),
             driver_ms_last_third: measure.in_last_third().ms(),
+            driver_calls_by_call: calls().map(|(name, cost)| (name, cost.n)).collect(),
+            driver_ms_by_call: calls().map(|(name, cost)| (name, cost.ms())).collect(),
             wall_ms: plan.wall_ms_from(0),
             wall_ms_last_third: plan.wall_ms_from(plan.last_third()),
             longest_allocation_ms: longest.ms,

@@ -12,7 +12,18 @@ struct Piece {
     u64 dst, src, bytes;
 };
 
+// Loads and stores of data that is not touched again soon: the caches keep what others use.
+template <typename W>
+__device__ W take(const W *from) { return __ldcs(from); }
+template <typename W>
+__device__ void put(W *to, W word) { __stcs(to, word); }
+
+// Words that one thread of a copy has in flight.
+constexpr u64 N_WORDS = 4;
+
 // Copies `bytes` bytes as words of type W where both ends are aligned alike, thread `at` of `n`.
+// A block moves one run of neighbouring words per turn, so that the grid as a whole walks through
+// few pages at a time.
 template <typename W>
 __device__ void copy_words(u64 dst, u64 src, u64 bytes, u64 at, u64 n) {
     u64 head = (sizeof(W) - (dst & (sizeof(W) - 1))) & (sizeof(W) - 1);
@@ -23,15 +34,18 @@ __device__ void copy_words(u64 dst, u64 src, u64 bytes, u64 at, u64 n) {
     for (u64 i = tail + at; i < bytes; i += n) ((u8 *)dst)[i] = ((const u8 *)src)[i];
     W *to = (W *)(dst + head);
     const W *from = (const W *)(src + head);
-    u64 i = at;
-    for (; i + 3 * n < words; i += 4 * n) {
-        W a = from[i], b = from[i + n], c = from[i + 2 * n], d = from[i + 3 * n];
-        to[i] = a;
-        to[i + n] = b;
-        to[i + 2 * n] = c;
-        to[i + 3 * n] = d;
+    const u64 threads = blockDim.x;
+    u64 i = (u64)blockIdx.x * threads * N_WORDS + threadIdx.x;
+    for (; i + (N_WORDS - 1) * threads < words; i += n * N_WORDS) {
+        W a = take(from + i), b = take(from + i + threads);
+        W c = take(from + i + 2 * threads), d = take(from + i + 3 * threads);
+        put(to + i, a);
+        put(to + i + threads, b);
+        put(to + i + 2 * threads, c);
+        put(to + i + 3 * threads, d);
     }
-    for (; i < words; i += n) to[i] = from[i];
+    // At most one turn is left: the next one is behind the end for every thread.
+    for (u64 k = 0; k < N_WORDS && i < words; k++, i += threads) put(to + i, take(from + i));
 }
 
 __device__ void copy_bytes(u64 dst, u64 src, u64 bytes, u64 at, u64 n) {
@@ -74,7 +88,7 @@ __device__ u64 pattern_word(u64 seed, u64 index) {
 __device__ u64 thread_at() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ u64 n_threads() { return (u64)gridDim.x * blockDim.x; }
 
-extern "C" __global__ void glake_copy(u64 dst, u64 src, u64 bytes) {
+extern "C" __global__ void __launch_bounds__(256, 8) glake_copy(u64 dst, u64 src, u64 bytes) {
     copy_bytes(dst, src, bytes, thread_at(), n_threads());
 }
 

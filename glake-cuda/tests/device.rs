@@ -121,6 +121,40 @@ fn dropping_a_buffer_under_a_kernel_neither_waits_nor_faults() {
     driver.record(stream).expect("the device lives");
 }
 
+/// Large enough, and over enough borders, that the driver takes a kernel instead of the copy
+/// engine; the ends lie inside words of 16 bytes, alike or not.
+#[test]
+fn a_long_copy_over_small_handles_is_whole() {
+    let driver = driver();
+    let stream = driver.create_stream(DEVICE).unwrap();
+    let reservation = Reservation::new(&driver, 32 * PAGE_BYTES, PAGE_BYTES).unwrap();
+    let pages: Vec<Mapping> = (0..32)
+        .map(|page| {
+            let handle = PhysicalHandle::new(&driver, DEVICE, PAGE_BYTES).unwrap();
+            let mapping = reservation.map(page * PAGE_BYTES, &handle).unwrap();
+            mapping.set_access(&[DEVICE], Access::ReadWrite).unwrap();
+            mapping
+        })
+        .collect();
+    let (src, dst) = (pages[0].range().start, pages[16].range().start);
+    driver.fill_pattern(AddressRange::new(src, 16 * PAGE_BYTES), 9, stream).unwrap();
+    for (from, to, bytes) in [
+        (0, 0, 16 * PAGE_BYTES),
+        (3, 19, 16 * PAGE_BYTES - 64),
+        (0, 5, 9 * PAGE_BYTES + 4099),
+        (8, 16, 5 * PAGE_BYTES + 1),
+    ] {
+        driver.fill(AddressRange::new(dst, 16 * PAGE_BYTES), 0, stream).unwrap();
+        driver.copy(dst + to, src + from, bytes, stream).unwrap();
+        assert_eq!(driver.compare(dst + to, src + from, bytes, stream), Ok(true), "{from} {to} {bytes}");
+        if to + bytes < 16 * PAGE_BYTES {
+            let mut behind = [1];
+            driver.read(dst + (to + bytes), &mut behind, stream).unwrap();
+            assert_eq!(behind, [0], "{from} {to} {bytes}: the byte behind it");
+        }
+    }
+}
+
 /// Calls that poll, until the reaper has nothing left that has passed.
 fn reap(driver: &CudaDriver) {
     let start = Instant::now();

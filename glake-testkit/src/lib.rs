@@ -11,7 +11,7 @@
 //! - [`replay`]: traces through pools, measured;
 //! - [`rng`]: seeded random numbers;
 //! - [`spy`]: a driver that looks on;
-//! - [`synthetic`]: generated traces whose steps repeat.
+//! - [`synthetic`]: generated traces.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,

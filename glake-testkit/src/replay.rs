@@ -11,6 +11,6 @@ mod run;
 
 pub use bytes::Bytes;
 pub use check::Check;
-pub use measure::{Budget, Cost, Longest, Measure, Sample};
+pub use measure::{Budget, CallCost, Cost, Longest, Measure, Sample};
 pub use plan::{Plan, Step};
 pub use run::{Both, Observed, Outcome, Pools, Silent, Watch, run};

@@ -1,4 +1,4 @@
-//! Generated traces of training steps that repeat.
+//! Generated traces: training steps that repeat, and churn.
 
 use glake_core::trace::{Event, Op};
 
@@ -36,6 +36,37 @@ pub fn step_starts(n_steps: usize, n_shapes: usize) -> Vec<usize> {
     let events = steps(n_steps, n_shapes);
     let at = |step: usize| events.partition_point(|event| event.at_us < (step as u64 + 1) * STEP_US);
     (0..=n_steps).map(at).collect()
+}
+
+/// The most bytes that live in [`churn`].
+pub const CHURN_BYTES: u64 = 4 << 30;
+
+/// Physical memory over the peak of requested bytes with which [`churn`] makes a pool gather often
+/// and lets it serve everything.
+pub const CHURN_CAP: f64 = 1.06;
+
+/// `n` allocations of 1 to 64 MiB at random. Before each, random others are freed until it fits in
+/// [`CHURN_BYTES`], so that memory is always nearly full and free pieces lie scattered.
+#[must_use]
+pub fn churn(n: usize) -> Vec<Event> {
+    let mut trace = Trace::default();
+    let mut rng = Rng::new(11);
+    let mut live: Vec<(u64, u64)> = Vec::new();
+    let mut live_bytes = 0;
+    for _ in 0..n {
+        let bytes = rng.log_between(1 << 20, 64 << 20);
+        while live_bytes + bytes > CHURN_BYTES {
+            let (id, bytes) = live.swap_remove(rng.below(live.len() as u64) as usize);
+            trace.free(id);
+            live_bytes -= bytes;
+        }
+        live.push((trace.allocate(bytes), bytes));
+        live_bytes += bytes;
+    }
+    for (id, _) in live {
+        trace.free(id);
+    }
+    trace.events
 }
 
 fn training_step(trace: &mut Trace, rng: &mut Rng) {
@@ -97,6 +128,25 @@ mod tests {
 
     fn sizes(events: &[Event]) -> Vec<Op> {
         events.iter().map(|event| event.op).collect()
+    }
+
+    #[test]
+    fn churn_keeps_memory_nearly_full() {
+        let events = churn(2000);
+        let (mut sizes, mut live, mut filled) = (std::collections::HashMap::new(), 0, false);
+        for event in &events[..3000] {
+            match event.op {
+                Op::Allocate { bytes, .. } => {
+                    sizes.insert(event.id, bytes);
+                    live += bytes;
+                    assert!(live <= CHURN_BYTES);
+                    filled |= live > CHURN_BYTES - (64 << 20);
+                    assert!(!filled || live > CHURN_BYTES - (192 << 20), "{live}");
+                }
+                _ => live -= sizes[&event.id],
+            }
+        }
+        assert!(filled);
     }
 
     #[test]

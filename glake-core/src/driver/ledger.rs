@@ -46,6 +46,25 @@ impl Call {
         Self::Synchronize,
         Self::MemoryInfo,
     ];
+
+    /// Its name in reports, as in the names of methods.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reserve => "reserve",
+            Self::Unreserve => "unreserve",
+            Self::Create => "create",
+            Self::Release => "release",
+            Self::Map => "map",
+            Self::Unmap => "unmap",
+            Self::SetAccess => "set_access",
+            Self::Record => "record",
+            Self::Query => "query",
+            Self::Wait => "wait",
+            Self::Synchronize => "synchronize",
+            Self::MemoryInfo => "memory_info",
+        }
+    }
 }
 
 /// Counts of driver calls and of physical memory, for one device.
@@ -55,7 +74,8 @@ impl Call {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     calls: [u64; Call::ALL.len()],
-    /// Nanoseconds spent in all calls.
+    ns: [u64; Call::ALL.len()],
+    /// Nanoseconds spent in all calls, those of no kind included.
     pub driver_ns: u64,
     /// Bytes of live physical memory, handles that are only mapped still included.
     pub physical_bytes: u64,
@@ -70,6 +90,12 @@ impl Ledger {
         self.calls[call as usize]
     }
 
+    /// Nanoseconds spent in calls of one kind.
+    #[must_use]
+    pub const fn ns(&self, call: Call) -> u64 {
+        self.ns[call as usize]
+    }
+
     /// How many calls were made in all.
     #[must_use]
     pub fn n_calls(&self) -> u64 {
@@ -79,6 +105,7 @@ impl Ledger {
     /// Counts one `call` that took `ns`.
     pub fn count(&mut self, call: Call, ns: u64) {
         self.calls[call as usize] += 1;
+        self.ns[call as usize] += ns;
         self.driver_ns += ns;
     }
 

@@ -11,11 +11,34 @@ use std::sync::atomic::Ordering;
 use glake_core::driver::{Copies, DriverError, ReadId, Result, SharedBytes};
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId};
 
-use super::space::Need;
+use super::space::{Cover, Need, bit};
 use super::stream::OnStream;
 use super::{CudaDriver, Shared, lock};
 use crate::call::{Event, copy, order};
 use crate::host::Pinned;
+
+/// When a copy on one device goes by kernel instead of by the copy engine.
+#[derive(Clone, Copy, Debug)]
+struct ByKernel {
+    /// Copies of at least so many bytes.
+    from_bytes: u64,
+    /// Where a border between two mappings, on either side, comes that often: once in fewer bytes
+    /// than these on average.
+    border_within_bytes: u64,
+}
+
+/// The copy engine loses about 0.3 µs at each border between mappings, a third of its rate over
+/// handles of 2 MiB; kernels lose nothing. Measured on an H200 by the example `gpu_compare`.
+const BY_KERNEL: ByKernel = ByKernel { from_bytes: 8 << 20, border_within_bytes: 16 << 20 };
+
+impl ByKernel {
+    /// Whether to copy `bytes` by a kernel of `device`.
+    fn takes(self, bytes: u64, src: Cover, dst: Cover, device: DeviceId) -> bool {
+        let n_borders = (src.n_mappings + dst.n_mappings).saturating_sub(2);
+        let own = src.owners | dst.owners == bit(device);
+        own && bytes >= self.from_bytes && n_borders.saturating_mul(self.border_within_bytes) > bytes
+    }
+}
 
 /// Asynchronous reads that were not taken yet.
 pub(crate) type Reads = BTreeMap<ReadId, Read>;
@@ -38,6 +61,11 @@ impl Shared {
     /// Whether the stream's device may touch `range`.
     pub(crate) fn may_range(&self, on: &OnStream<'_>, range: AddressRange, need: Need) -> Result<()> {
         lock(&self.space).check_access(range, need, on.device.id)
+    }
+
+    /// As [`may_range`](Self::may_range), and what the range lies on.
+    fn cover(&self, on: &OnStream<'_>, range: AddressRange, need: Need) -> Result<Cover> {
+        lock(&self.space).cover(range, need, on.device.id)
     }
 
     /// Forgets the reads that nobody took; for closing, when all work is done.
@@ -169,10 +197,14 @@ impl Copies for CudaDriver {
     fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64, stream: StreamId) -> Result<()> {
         self.shared.poll();
         let on = self.shared.on(stream)?;
-        self.shared.may_range(&on, AddressRange::new(src, bytes), Need::Read)?;
-        self.shared.may_range(&on, AddressRange::new(dst, bytes), Need::Write)?;
+        let from = self.shared.cover(&on, AddressRange::new(src, bytes), Need::Read)?;
+        let to = self.shared.cover(&on, AddressRange::new(dst, bytes), Need::Write)?;
         if bytes == 0 {
             return Ok(());
+        }
+        if BY_KERNEL.takes(bytes, from, to, on.device.id) {
+            // SAFETY: the map says that both ranges are mapped, with access.
+            return unsafe { on.copy_by_kernel(dst, src, bytes) };
         }
         // SAFETY: the map says that both ranges are mapped, with access.
         unsafe { copy::on_device(dst, src, bytes, on.raw) }
@@ -187,5 +219,26 @@ impl Copies for CudaDriver {
         }
         // SAFETY: the map says that the range is mapped and writable.
         unsafe { copy::fill(range, value, on.raw) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_over_many_borders_go_by_kernel() {
+        const MIB: u64 = 1 << 20;
+        let on = |n_mappings, owners| Cover { n_mappings, owners };
+        let takes = |bytes, src, dst| BY_KERNEL.takes(bytes, on(src, 1), on(dst, 1), DeviceId(0));
+        assert!(takes(256 * MIB, 128, 128), "handles of 2 MiB");
+        assert!(takes(256 * MIB, 32, 32), "handles of 8 MiB");
+        assert!(takes(256 * MIB, 128, 1), "from small handles into one");
+        assert!(!takes(256 * MIB, 1, 1), "one handle each");
+        assert!(!takes(256 * MIB, 8, 8), "handles of 32 MiB");
+        assert!(!takes(4 * MIB, 2, 2), "too short");
+        assert!(!takes(0, 0, 0), "nothing");
+        let peers = BY_KERNEL.takes(256 * MIB, on(128, 1), on(128, 2), DeviceId(0));
+        assert!(!peers, "between devices");
     }
 }

@@ -21,6 +21,18 @@ impl Shared {
     }
 }
 
+impl OnStream<'_> {
+    /// Enqueues the kernel that copies.
+    ///
+    /// # Safety
+    /// Both ranges are mapped, with access, until the copy is done.
+    pub(crate) unsafe fn copy_by_kernel(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        let grid = grid(bytes, 1, self.device.n_processors);
+        // SAFETY: the kernel takes two addresses and a length; the caller vouches for both.
+        unsafe { self.launch(|kernels| kernels.copy, grid, &mut [dst.0, src.0, bytes]) }
+    }
+}
+
 /// A range of whole aligned words: how many.
 fn n_words(range: AddressRange) -> Result<u64> {
     let word_bytes = WORD_BYTES as u64;
@@ -39,9 +51,8 @@ impl DeviceOps for CudaDriver {
         if bytes == 0 {
             return Ok(());
         }
-        let grid = grid(bytes, 1, on.device.n_processors);
         // SAFETY: the map says that both ranges are mapped, with access.
-        unsafe { on.launch(|kernels| kernels.copy, grid, &mut [dst.0, src.0, bytes]) }
+        unsafe { on.copy_by_kernel(dst, src, bytes) }
     }
 
     fn gather(&self, pieces: &[Piece], stream: StreamId) -> Result<()> {

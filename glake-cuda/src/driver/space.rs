@@ -12,7 +12,7 @@ use glake_core::units::{AddressRange, DeviceId, DevicePtr, HandleId};
 mod entry;
 
 use entry::Mapped;
-pub(crate) use entry::{Need, Physical, bit};
+pub(crate) use entry::{Cover, Need, Physical, bit};
 
 /// The map.
 #[derive(Debug, Default)]
@@ -219,9 +219,19 @@ impl Space {
 
     /// Whether `device` may touch all of `range` like that. An empty range is nobody's.
     pub(crate) fn check_access(&self, range: AddressRange, need: Need, device: DeviceId) -> Result<()> {
+        self.cover(range, need, device).map(drop)
+    }
+
+    /// As [`check_access`](Self::check_access), and what `range` lies on.
+    pub(crate) fn cover(&self, range: AddressRange, need: Need, device: DeviceId) -> Result<Cover> {
         let (mut at, mut left) = (range.start, range.bytes);
+        let mut cover = Cover::default();
+        let above =
+            self.mapped.range(at.0.saturating_add(1)..).map(|(start, mapped)| (DevicePtr(*start), mapped));
+        let mut mappings = self.around(at).into_iter().chain(above);
         while left > 0 {
-            let Some((start, mapped)) = self.around(at) else {
+            let here = mappings.next().filter(|(start, mapped)| *start <= at && at - *start < mapped.bytes);
+            let Some((start, mapped)) = here else {
                 let known = self.reservation_around(AddressRange::new(at, 1)).is_some();
                 let part = AddressRange::new(at, left);
                 return Err(if known {
@@ -234,10 +244,12 @@ impl Space {
             if !mapped.allows(need, device) {
                 return Err(DriverError::NoAccess(AddressRange::new(at, bytes)));
             }
+            cover.n_mappings += 1;
+            cover.owners |= bit(mapped.owner);
             at = DevicePtr(at.0.saturating_add(bytes));
             left -= bytes;
         }
-        Ok(())
+        Ok(cover)
     }
 
     /// All handles, reservations and mappings, for closing.

@@ -29,7 +29,9 @@ pub fn every_call_is_counted(driver: &dyn Driver) {
     driver.release(handle).unwrap();
     driver.unreserve(range).unwrap();
     assert_eq!(counts(driver), before.map(|n| n + 1));
-    assert!(driver.ledger(DEVICE).unwrap().driver_ns > before_ns);
+    let ledger = driver.ledger(DEVICE).unwrap();
+    assert!(ledger.driver_ns > before_ns);
+    assert_eq!(Call::ALL.map(|call| ledger.ns(call)).iter().sum::<u64>(), ledger.driver_ns, "time by call");
     driver.destroy_stream(stream).unwrap();
 }
 

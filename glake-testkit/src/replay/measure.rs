@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use glake_core::driver::{Driver, Ledger};
+use glake_core::driver::{Call, Driver, Ledger};
 use glake_core::units::DeviceId;
 
 use super::{Observed, Pools, Watch};
@@ -28,20 +28,63 @@ pub struct Cost {
     pub n_calls: u64,
     /// Nanoseconds in them.
     pub ns: u64,
+    by_call: [CallCost; Call::ALL.len()],
+}
+
+/// Driver calls of one kind and the time that they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCost {
+    /// Calls.
+    pub n: u64,
+    /// Nanoseconds in them.
+    pub ns: u64,
 }
 
 impl Cost {
     /// What lies between two readings of a ledger.
     #[must_use]
     pub fn between(before: &Ledger, after: &Ledger) -> Self {
-        Self { n_calls: after.n_calls() - before.n_calls(), ns: after.driver_ns - before.driver_ns }
+        let n_calls = after.n_calls() - before.n_calls();
+        let by_call =
+            |call| CallCost { n: after.n(call) - before.n(call), ns: after.ns(call) - before.ns(call) };
+        let by_call = if n_calls > 0 { Call::ALL.map(by_call) } else { Default::default() };
+        Self { n_calls, ns: after.driver_ns - before.driver_ns, by_call }
     }
 
-    fn add(&mut self, other: Self) {
+    /// The calls of one kind.
+    #[must_use]
+    pub const fn of(&self, call: Call) -> CallCost {
+        self.by_call[call as usize]
+    }
+
+    fn add(&mut self, other: &Self) {
+        if other.n_calls == 0 {
+            return;
+        }
         self.n_calls += other.n_calls;
         self.ns += other.ns;
+        for (sum, more) in self.by_call.iter_mut().zip(other.by_call) {
+            sum.n += more.n;
+            sum.ns += more.ns;
+        }
     }
 
+    /// The calls of both.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.add(other);
+        self
+    }
+
+    /// The time in milliseconds.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+    pub fn ms(self) -> f64 {
+        self.ns as f64 / 1e6
+    }
+}
+
+impl CallCost {
     /// The time in milliseconds.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
@@ -144,9 +187,9 @@ impl Measure {
 
     fn ended(&mut self, step: usize, pools: &Pools) -> Cost {
         let cost = Cost::between(&self.before.0, &self.ledger());
-        self.total.add(cost);
+        self.total.add(&cost);
         if step >= self.last_third {
-            self.in_last_third.add(cost);
+            self.in_last_third.add(&cost);
         }
         if step.is_multiple_of(self.sample_every) {
             self.sample(step, pools);

@@ -23,6 +23,15 @@ pub(crate) struct Mapped {
     pub(super) writers: u64,
 }
 
+/// What a range lies on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cover {
+    /// Mappings that it touches.
+    pub(crate) n_mappings: u64,
+    /// The devices that own the memory, a bit each.
+    pub(crate) owners: u64,
+}
+
 /// Physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Physical {

@@ -166,3 +166,22 @@ fn dropping_takes_only_what_is_not_mapped() {
     assert_eq!(space.drain_idle(), (vec![], vec![]));
     assert_eq!(space.check_whole(range(100, 3)), Ok(()));
 }
+
+#[test]
+fn a_cover_counts_the_mappings_that_a_range_touches() {
+    let (mut space, _) = space();
+    for mapped in [range(100, 3), range(104, 1)] {
+        space.accessed(mapped, &[D0], Access::ReadWrite);
+    }
+    let touched = |start: u64, bytes| {
+        let at = DevicePtr(range(100, 1).start.0 + start);
+        space.cover(AddressRange::new(at, bytes), Need::Write, D0).map(|cover| cover.n_mappings)
+    };
+    let page = range(0, 1).bytes;
+    assert_eq!(touched(0, 3 * page), Ok(2));
+    assert_eq!(touched(page - 1, 2), Ok(2));
+    assert_eq!(touched(page + 1, 10), Ok(1));
+    assert_eq!(touched(5, 0), Ok(0));
+    assert!(matches!(touched(page, 2 * page + 1), Err(DriverError::NotMapped(_))));
+    assert!(matches!(touched(3 * page, 1), Err(DriverError::NotMapped(_))));
+}

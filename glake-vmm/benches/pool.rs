@@ -1,0 +1,160 @@
+//! The pool's host time on the simulated driver. Every figure is of one allocation and its free,
+//! or of one operation of a trace.
+//!
+//! `cargo bench -p glake-vmm --bench pool`
+#![allow(missing_docs, reason = "criterion's macros make functions")]
+#![allow(clippy::unwrap_used, reason = "a benchmark panics to fail")]
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
+#![allow(clippy::cast_possible_truncation, reason = "indices below a length")]
+#![allow(clippy::cast_precision_loss, reason = "a ratio of counts")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use glake_core::alloc::{Allocation, Allocator, Request};
+use glake_core::driver::{Driver, StreamOrder};
+use glake_core::sim::{SimConfig, SimDriver};
+use glake_core::trace;
+use glake_core::units::{DeviceId, DevicePtr, StreamId};
+use glake_testkit::replay::{Plan, Pools, Silent, run};
+use glake_testkit::rng::Rng;
+use glake_vmm::{Config, StitchPool};
+
+/// Pairs in one batch: so many objects live at a time.
+const BATCH: usize = 256;
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The repository's trace.
+const TRACE: &[u8] = include_bytes!("../../traces/gpt2m_steps.csv.gz");
+
+fn pool() -> (StitchPool, StreamId) {
+    let driver = Arc::new(SimConfig::h200(1).memory_bytes(1 << 40).build());
+    let stream = driver.create_stream(DeviceId(0)).unwrap();
+    (StitchPool::new(driver, Config::new(DeviceId(0), stream)).unwrap(), stream)
+}
+
+/// The numbers below `n` in a random order.
+fn shuffled(rng: &mut Rng, n: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        order.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    order
+}
+
+/// Allocates objects of `sizes` and frees them in `order`.
+fn batch(pool: &mut StitchPool, stream: StreamId, sizes: &[u64], order: &[usize], live: &mut [DevicePtr]) {
+    for (ptr, &bytes) in live.iter_mut().zip(sizes) {
+        *ptr = pool.allocate(Request::new(bytes, stream)).unwrap().ptr;
+    }
+    for &i in order {
+        pool.free(black_box(live[i]), stream).unwrap();
+    }
+}
+
+/// Runs `turn`, which makes `n` pairs, about `n_pairs / n` times; the time of `n_pairs` pairs.
+fn scaled(n_pairs: u64, n: usize, mut turn: impl FnMut()) -> Duration {
+    let n_turns = n_pairs.div_ceil(n as u64);
+    let start = Instant::now();
+    for _ in 0..n_turns {
+        turn();
+    }
+    start.elapsed().mul_f64(n_pairs as f64 / (n_turns * n as u64) as f64)
+}
+
+/// 256 objects of up to 4 KiB, freed in another order, as they come to a pool that has served
+/// such batches before.
+fn small_pairs(c: &mut Criterion) {
+    let mut rng = Rng::new(1);
+    let (mut pool, stream) = pool();
+    let sizes: Vec<u64> = (0..BATCH).map(|_| rng.between(1, 4 * KIB)).collect();
+    let order = shuffled(&mut rng, BATCH);
+    let mut live = [DevicePtr(0); BATCH];
+    c.bench_function("small pair", |b| {
+        b.iter_custom(|n| scaled(n, BATCH, || batch(&mut pool, stream, &sizes, &order, &mut live)));
+    });
+}
+
+/// The same object again and again: what a warm loop of a program does.
+fn repeated_pairs(c: &mut Criterion) {
+    let mut group = c.benchmark_group("repeated pair");
+    for (name, bytes) in [("1 KiB", KIB), ("64 KiB", 64 * KIB), ("16 MiB", 16 * MIB)] {
+        let (mut pool, stream) = pool();
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let allocation = pool.allocate(Request::new(black_box(bytes), stream)).unwrap();
+                pool.free(allocation.ptr, stream).unwrap();
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A pool with `n` free blocks of 256 KiB to 1 MiB, live ones between them.
+fn with_intervals(n: usize) -> (StitchPool, StreamId) {
+    let mut rng = Rng::new(n as u64);
+    let (mut pool, stream) = pool();
+    let all: Vec<Allocation> = (0..2 * n)
+        .map(|_| pool.allocate(Request::new(rng.between(256 * KIB, MIB), stream)).unwrap())
+        .collect();
+    for allocation in all.iter().step_by(2) {
+        pool.free(allocation.ptr, stream).unwrap();
+    }
+    (pool, stream)
+}
+
+/// Pairs of sizes that the free blocks hold, among few and among many free blocks.
+fn large_pairs(c: &mut Criterion) {
+    let mut group = c.benchmark_group("large pair among intervals");
+    for n in [10, 1_000, 100_000] {
+        let mut rng = Rng::new(2);
+        let (mut pool, stream) = with_intervals(n);
+        let sizes: Vec<u64> = (0..BATCH).map(|_| rng.between(256 * KIB, 640 * KIB)).collect();
+        let misses = pool.stats().n_misses;
+        group.bench_function(BenchmarkId::from_parameter(n), |b| {
+            b.iter_custom(|n_pairs| {
+                scaled(n_pairs, BATCH, || {
+                    for &bytes in &sizes {
+                        let allocation = pool.allocate(Request::new(bytes, stream)).unwrap();
+                        pool.free(black_box(allocation.ptr), stream).unwrap();
+                    }
+                })
+            });
+        });
+        assert_eq!(pool.stats().n_misses, misses, "every pair is a hit");
+    }
+    group.finish();
+}
+
+/// The repository's trace from a new pool on, the simulated driver's own time included; per
+/// operation.
+fn replayed_trace(c: &mut Criterion) {
+    let plan = Plan::from_events(trace::decode(TRACE).unwrap()).unwrap();
+    c.bench_function("operation of the trace", |b| {
+        b.iter_custom(|n| scaled(n, plan.steps.len(), || replay(&plan)));
+    });
+}
+
+fn replay(plan: &Plan) {
+    let driver: Arc<dyn Driver> = Arc::new(SimDriver::h200(1));
+    let streams = (0..plan.n_streams).map(|_| driver.create_stream(DeviceId(0)).unwrap()).collect();
+    let mut pools = Pools::each(streams, |stream| {
+        let pool = StitchPool::new(Arc::clone(&driver), Config::new(DeviceId(0), stream))?;
+        Ok(Box::new(pool) as Box<dyn Allocator>)
+    })
+    .unwrap();
+    assert_eq!(run(plan, &mut pools, &mut Silent).n_refused, 0);
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(2))
+        .sample_size(30);
+    targets = small_pairs, repeated_pairs, large_pairs, replayed_trace
+}
+criterion_main!(benches);
