@@ -19,7 +19,7 @@ const FREE: u16 = 1 << 15;
 
 /// A node of a list is a unit and a granule in one number.
 const UNIT_SHIFT: u32 = N_GRANULES.trailing_zeros();
-const UNIT_MASK: u32 = N_GRANULES as u32 - 1;
+const UNIT_MASK: u32 = (1 << UNIT_SHIFT) - 1;
 
 /// Where a small object lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
