@@ -356,3 +356,6 @@ pub(crate) fn last_handle_until(at: u64, slots: &Slots) -> usize {
         _ => page,
     }
 }
+
+#[cfg(test)]
+mod check;

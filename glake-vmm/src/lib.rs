@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+#[cfg(test)]
+mod check;
 mod commit;
 mod config;
 mod free_index;
@@ -14,6 +16,8 @@ mod sizing;
 mod slots;
 mod small;
 mod stale;
+#[cfg(test)]
+mod tests;
 mod trim;
 mod units;
 

@@ -232,3 +232,8 @@ fn node_of(unit: u32, granule: usize) -> u32 {
 fn to_u16(n: u64) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
+
+#[cfg(test)]
+mod check;
+#[cfg(test)]
+pub(crate) use check::UnitFigures;
