@@ -15,6 +15,7 @@ mod room;
 mod sizing;
 mod slots;
 mod small;
+mod spare;
 mod stale;
 #[cfg(test)]
 mod tests;

@@ -9,5 +9,6 @@
     reason = "tests panic to fail, and speak of ranges of pages"
 )]
 
+mod completeness;
 mod programs;
 mod rig;
