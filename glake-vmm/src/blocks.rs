@@ -141,7 +141,7 @@ impl Blocks {
 
     /// The free block that ends exactly where `page` starts.
     pub(crate) fn free_before(&self, page: usize, slots: &Slots) -> Option<u32> {
-        let next = self.first_from_hole(page, slots);
+        let next = Self::first_from_hole(page, slots);
         let prev = if next == NONE { self.last } else { self.get(next).prev };
         (prev != NONE && self.get(prev).end() == page_start(page) && self.get(prev).is_free()).then_some(prev)
     }
@@ -213,7 +213,7 @@ impl Blocks {
     /// Makes the pages of a just settled handle a free block. `pages` was (part of) a hole; it
     /// must be called right after `Slots::settle`.
     pub(crate) fn add_pages(&mut self, pages: &Range<usize>, slots: &mut Slots) {
-        let next = self.next_after(pages.end, slots);
+        let next = Self::next_after(pages.end, slots);
         let prev = if next == NONE { self.last } else { self.get(next).prev };
         let block = self.insert_between(
             prev,
@@ -241,7 +241,7 @@ impl Blocks {
     }
 
     /// The first block behind the hole at `page`.
-    fn first_from_hole(&self, page: usize, slots: &Slots) -> u32 {
+    fn first_from_hole(page: usize, slots: &Slots) -> u32 {
         match slots.hole_from(page) {
             Some(hole) if hole.end != usize::MAX => slots.slot(hole.end).first_block,
             _ => NONE,
@@ -249,13 +249,13 @@ impl Blocks {
     }
 
     /// The first block at or behind `page`, where `page` starts a home, a hole, or nothing.
-    fn next_after(&self, page: usize, slots: &Slots) -> u32 {
+    fn next_after(page: usize, slots: &Slots) -> u32 {
         if page >= slots.end() {
             NONE
         } else if slots.slot(page).home != NONE {
             slots.slot(page).first_block
         } else {
-            self.first_from_hole(page, slots)
+            Self::first_from_hole(page, slots)
         }
     }
 
@@ -356,3 +356,6 @@ pub(crate) fn last_handle_until(at: u64, slots: &Slots) -> usize {
         _ => page,
     }
 }
+
+#[cfg(test)]
+mod check;

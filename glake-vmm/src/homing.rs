@@ -142,7 +142,7 @@ impl StitchPool {
     }
 
     /// Makes `page`, where the free `handle` is mapped already, its home.
-    fn move_home(&mut self, handle: u32, page: usize) {
+    pub(crate) fn move_home(&mut self, handle: u32, page: usize) {
         let Some(mapping) = self.stale.at(page) else { return };
         let old = self.slots.handle(handle).pages();
         let block = self.blocks.holding(old.start, &self.slots);

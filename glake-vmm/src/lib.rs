@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+#[cfg(test)]
+mod check;
 mod commit;
 mod config;
 mod free_index;
@@ -13,7 +15,10 @@ mod room;
 mod sizing;
 mod slots;
 mod small;
+mod spare;
 mod stale;
+#[cfg(test)]
+mod tests;
 mod trim;
 mod units;
 

@@ -129,12 +129,22 @@ impl StitchPool {
             }
             return Ok(at);
         }
-        let (block, at) = self.room_for_unit()?;
-        self.blocks.carve(block, at, PAGE, Kind::Unit, &mut self.slots);
-        let unit = self.small.add_unit(at);
-        self.slots.slot_mut(page_of(at)).unit = unit;
+        let (block, at) = match self.room_for_unit() {
+            Ok(found) => found,
+            Err(error) => return self.allocate_apart(bytes, error),
+        };
+        self.add_unit(block, at);
         // A fresh unit fits every small request.
         self.small.allocate(bytes).map(|(at, _)| at).ok_or(AllocError::Poisoned)
+    }
+
+    /// A small object in any free run that holds it, where `error` says that no unit is to be had.
+    fn allocate_apart(&mut self, requested_bytes: u64, error: AllocError) -> Result<u64, AllocError> {
+        let bytes = requested_bytes.next_multiple_of(GRANULE_BYTES);
+        let AllocError::OutOfMemory(_) = error else { return Err(error) };
+        let (block, at) = self.fit(bytes, GRANULE_BYTES).ok_or(error)?;
+        self.blocks.carve(block, at, bytes, Kind::Live { requested_bytes }, &mut self.slots);
+        Ok(at)
     }
 
     fn allocate_large(
@@ -177,24 +187,6 @@ impl StitchPool {
         let Kind::Live { requested_bytes } = b.kind else { return None };
         self.release(block);
         Some(Freed { requested_bytes, allocated_bytes: b.bytes })
-    }
-
-    /// Gives the spare unit back to the free map, if there is one.
-    pub(crate) fn give_up_spare(&mut self) -> bool {
-        let spare = self.spare_unit.take();
-        if let Some(unit) = spare {
-            self.give_up_unit(unit);
-        }
-        spare.is_some()
-    }
-
-    fn give_up_unit(&mut self, unit: u32) {
-        let at = self.small.start(unit);
-        self.small.remove_unit(unit);
-        self.slots.slot_mut(page_of(at)).unit = NONE;
-        if let Some(block) = self.blocks.starting_at(at, &self.slots) {
-            self.release(block);
-        }
     }
 
     pub(crate) fn physical_bytes(&self) -> u64 {

@@ -98,22 +98,43 @@ impl StitchPool {
     /// Makes a free block for a request that none fits: gives the spare unit up, stitches, grows.
     #[cold]
     pub(crate) fn make_room(&mut self, bytes: u64, align_bytes: u64) -> Result<(u32, u64), AllocError> {
-        self.give_up_spare();
+        let spare = self.give_up_spare();
         if let Some(found) = self.any_fit(bytes, align_bytes) {
             return Ok(found);
         }
         if self.revive(bytes, align_bytes)
-            && let Some(found) = self.any_fit(bytes, align_bytes)
+            && let Some(found) = self.found_at_last(bytes, align_bytes)
         {
             self.counters.n_revived += 1;
             return Ok(found);
         }
         let stitched_before = self.counters.stitched_bytes;
-        self.stitch_or_grow(bytes, align_bytes)?;
+        if let Err(error) = self.stitch_or_grow(bytes, align_bytes) {
+            if let Some(found) = self.found_at_last(bytes, align_bytes).filter(|_| !self.is_poisoned) {
+                return Ok(found);
+            }
+            self.take_back_spare(spare);
+            return Err(error);
+        }
         self.counters.n_misses += 1;
         self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(self.physical_bytes());
         self.reap(few_mappings(page_of(self.counters.stitched_bytes - stitched_before)));
-        self.fit(bytes, align_bytes).or_else(|| self.any_fit(bytes, align_bytes)).ok_or(AllocError::Poisoned)
+        let found = self.fit(bytes, align_bytes).or_else(|| self.found_at_last(bytes, align_bytes));
+        found.ok_or(AllocError::Poisoned)
+    }
+
+    /// Any free block that holds a request, after a look at all of them if need be: among very
+    /// many others of about its length, [`fit`](Self::fit) may not come to an aligned place.
+    fn found_at_last(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
+        if let Some(found) = self.any_fit(bytes, align_bytes) {
+            return Some(found);
+        }
+        let places = self.blocks.below(u64::MAX).filter_map(|block| {
+            let b = self.blocks.get(block);
+            let at = b.start.next_multiple_of(align_bytes);
+            (at + bytes <= b.end()).then_some((b.bytes, at, block))
+        });
+        places.min().map(|(_, at, block)| (block, at))
     }
 
     /// Any free block that is long enough wherever it starts: among very many of about the same
@@ -126,8 +147,11 @@ impl StitchPool {
 
     fn stitch_or_grow(&mut self, bytes: u64, align_bytes: u64) -> Result<(), AllocError> {
         let may_grow_only = self.physical_bytes() < self.config.stitch_above_bytes;
-        if may_grow_only && self.try_room(bytes, align_bytes, Stitching::Never).is_ok() {
-            return Ok(());
+        if may_grow_only {
+            let grown = self.try_room(bytes, align_bytes, Stitching::Never);
+            if grown.is_ok() || self.is_poisoned {
+                return grown;
+            }
         }
         self.try_room(bytes, align_bytes, Stitching::Always)
     }
@@ -135,13 +159,25 @@ impl StitchPool {
     fn try_room(&mut self, bytes: u64, align_bytes: u64, stitching: Stitching) -> Result<(), AllocError> {
         let plan = self.plan(bytes, align_bytes, stitching);
         let plan = plan.ok_or(DriverError::OutOfAddresses { bytes })?;
+        let done = self.carry_out(&plan, bytes);
+        if !matches!(done, Err(AllocError::OutOfMemory(_))) || stitching == Stitching::Never {
+            return done;
+        }
+        // A place passed over because it is slow to clear may take less memory.
+        match self.plan_at_any_cost(bytes, align_bytes) {
+            Some(other) if other.n_missing < plan.n_missing => self.carry_out(&other, bytes),
+            _ => done,
+        }
+    }
+
+    fn carry_out(&mut self, plan: &Plan, bytes: u64) -> Result<(), AllocError> {
         let room_bytes = self.config.limit_bytes.saturating_sub(self.physical_bytes());
         if plan.n_missing as u64 > room_bytes / PAGE {
             return Err(self.out_of_memory(bytes));
         }
-        let mut done = self.commit(&plan, &self.sizes_for(&plan));
+        let mut done = self.commit(plan, &self.sizes_for(plan));
         if done == Err(CommitError::Undone(DriverError::OutOfMemory)) && self.config.mode != Mode::Compact {
-            done = self.commit(&plan, &single_pages(plan.n_missing).collect::<Vec<_>>());
+            done = self.commit(plan, &single_pages(plan.n_missing).collect::<Vec<_>>());
         }
         match done {
             Ok(()) => Ok(()),
@@ -180,6 +216,27 @@ impl StitchPool {
         let few = |n_pages| if keeps_stale { 0 } else { few_mappings(n_pages) };
         let fast = planner.plan(bytes, align_bytes, |pages| is_blocked(pages, few(pages.len())));
         fast.or_else(|| planner.plan(bytes, align_bytes, |pages| is_blocked(pages, usize::MAX)))
+    }
+
+    /// The plan that creates least, however many stale mappings have to go for it.
+    pub(crate) fn plan_at_any_cost(&mut self, bytes: u64, align_bytes: u64) -> Option<Plan> {
+        let open = self.order.open();
+        if self.stale.iter().any(|mapping| mapping.epoch == open) {
+            // Without an event they block their places for good.
+            let _ = self.order.close_epoch(&*self.driver);
+        }
+        let (stale, slots, driver) = (&self.stale, &self.slots, &*self.driver);
+        let planner = Planner {
+            blocks: &self.blocks,
+            slots,
+            n_arena_pages: page_of(self.arena.bytes),
+            stitching: Stitching::Always,
+        };
+        let order = &mut self.order;
+        planner.plan(bytes, align_bytes, |pages| {
+            let mut mappings = stale.touching(pages, slots).into_iter();
+            mappings.any(|m| !order.has_passed(m.epoch, driver).unwrap_or(false))
+        })
     }
 
     pub(crate) fn planner(&self, stitching: Stitching) -> Planner<'_> {

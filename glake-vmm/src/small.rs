@@ -19,7 +19,7 @@ const FREE: u16 = 1 << 15;
 
 /// A node of a list is a unit and a granule in one number.
 const UNIT_SHIFT: u32 = N_GRANULES.trailing_zeros();
-const UNIT_MASK: u32 = N_GRANULES as u32 - 1;
+const UNIT_MASK: u32 = (1 << UNIT_SHIFT) - 1;
 
 /// Where a small object lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,3 +232,8 @@ fn node_of(unit: u32, granule: usize) -> u32 {
 fn to_u16(n: u64) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
+
+#[cfg(test)]
+mod check;
+#[cfg(test)]
+pub(crate) use check::UnitFigures;

@@ -4,7 +4,6 @@ use glake_core::alloc::AllocError;
 use glake_core::driver::{DriverError, Retired};
 
 use crate::pool::StitchPool;
-use crate::room::Stitching;
 use crate::units::PAGE;
 
 /// What [`StitchPool::defragment`] did.
@@ -40,6 +39,10 @@ impl StitchPool {
         self.check_sound()?;
         self.give_up_spare();
         let stitched_before = self.counters.stitched_bytes;
+        if self.stale.oldest().is_some() {
+            // So that no place is blocked.
+            self.wait_for_stream()?;
+        }
         self.gather_all()?;
         self.slots.naturalise();
         let mut unmapped_bytes = 0;
@@ -97,7 +100,7 @@ impl StitchPool {
             None => (0, 0),
         };
         let all = tail + self.blocks.clean_bytes() - tail_clean;
-        match self.plan(all, 1, Stitching::Always) {
+        match self.plan_at_any_cost(all, 1) {
             Some(plan) if plan.n_missing == 0 => Ok(self.commit_whole(&plan)?),
             _ => Ok(()),
         }

@@ -1,0 +1,232 @@
+//! The invariants of a pool, recomputed from its tables; for tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use glake_core::units::AddressRange;
+use glake_testkit::spy::Spy;
+
+use crate::blocks::{Block, Kind};
+use crate::pool::StitchPool;
+use crate::units::{GRANULE_BYTES, NONE, PAGE, page_of, page_start};
+
+mod snapshot;
+
+impl StitchPool {
+    /// Panics where the tables contradict each other or the driver's count of physical bytes. The
+    /// pool is the only one on its device, and not poisoned.
+    pub(crate) fn check_invariants(&self) {
+        self.check_handles();
+        self.check_stale();
+        self.check_holes();
+        let blocks = self.blocks.ascending();
+        self.check_cover(&blocks);
+        self.check_first_blocks(&blocks);
+        self.check_free_index(&blocks);
+        self.check_units(&blocks);
+        self.check_figures(&blocks);
+    }
+
+    /// Panics where the mappings that `spy` saw are not those of the tables.
+    pub(crate) fn check_mappings(&self, spy: &Spy) {
+        let serial_at = |pages: Range<usize>| {
+            let extents = spy.resolve(self.range(&pages)).expect("mapped throughout");
+            assert_eq!(extents.len(), 1, "{pages:?} is one mapping");
+            assert_eq!((extents[0].offset_bytes, extents[0].bytes), (0, pages.len() as u64 * PAGE));
+            extents[0].serial
+        };
+        let serials: BTreeMap<u32, u64> =
+            self.slots.handles().map(|(i, handle)| (i, serial_at(handle.pages()))).collect();
+        assert_eq!(serials.values().collect::<BTreeSet<_>>().len(), serials.len(), "one home each");
+        for mapping in self.stale.iter() {
+            let n_pages = self.slots.handle(mapping.handle).pages().len();
+            let serial = serial_at(mapping.page..mapping.page + n_pages);
+            assert_eq!(Some(&serial), serials.get(&mapping.handle), "{mapping:?}");
+        }
+        for page in 0..=self.slots.n_known_pages() {
+            let slot = self.slots.slot(page);
+            let at = AddressRange::new(self.arena.start + page_start(page), PAGE);
+            if slot.home == NONE && slot.stale == NONE {
+                assert_eq!(spy.resolve(at), None, "page {page} is empty");
+            }
+        }
+    }
+
+    /// Invariant 1: one home per handle, and the slot table agrees.
+    fn check_handles(&self) {
+        let mut n_pages = 0;
+        let mut ids = BTreeSet::new();
+        for (i, handle) in self.slots.handles() {
+            assert!(ids.insert(handle.id), "{handle:?} is there twice");
+            assert!(handle.home != NONE && handle.n_pages > 0, "{handle:?}");
+            for page in handle.pages() {
+                assert_eq!(self.slots.slot(page).home, i, "page {page} of {handle:?}");
+            }
+            n_pages += handle.pages().len();
+        }
+        let homes = (0..self.slots.n_known_pages()).filter(|&page| self.slots.slot(page).home != NONE);
+        assert_eq!(homes.count(), n_pages, "a page has a home that no handle knows");
+        assert_eq!(self.slots.n_home_pages(), n_pages as u64);
+    }
+
+    /// The stale mappings are disjoint, lie outside homes, and are counted.
+    fn check_stale(&self) {
+        let mut n_stale: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut n_pages = 0;
+        let mut behind = 0;
+        for mapping in self.stale.iter() {
+            *n_stale.entry(mapping.handle).or_default() += 1;
+            assert!(mapping.page >= behind, "{mapping:?} overlaps the one before");
+            behind = mapping.page + self.slots.handle(mapping.handle).pages().len();
+            for page in mapping.page..behind {
+                let slot = self.slots.slot(page);
+                assert_eq!((slot.stale, slot.home), (mapping.handle, NONE), "page {page} of {mapping:?}");
+            }
+            n_pages += behind - mapping.page;
+        }
+        let stale = (0..self.slots.n_known_pages()).filter(|&page| self.slots.slot(page).stale != NONE);
+        assert_eq!(stale.count(), n_pages, "a page is stale that no mapping knows");
+        assert_eq!(self.slots.n_stale_pages(), n_pages as u64);
+        for (i, handle) in self.slots.handles() {
+            assert_eq!(handle.n_stale, n_stale.remove(&i).unwrap_or(0), "{handle:?}");
+        }
+        assert!(n_stale.is_empty(), "stale mappings of no handle: {n_stale:?}");
+        let oldest = self.stale.oldest();
+        assert_eq!(oldest.is_some(), n_pages > 0, "{oldest:?}");
+        if let Some(oldest) = oldest {
+            assert!(self.stale.iter().any(|m| *m == oldest), "{oldest:?} is gone");
+            assert!(self.stale.iter().all(|m| m.epoch >= oldest.epoch), "{oldest:?} is not the oldest");
+        }
+    }
+
+    /// Invariant 6: holes are what is below the end without a home.
+    fn check_holes(&self) {
+        let n_known = self.slots.n_known_pages();
+        let end = (0..n_known).rev().find(|&page| self.slots.slot(page).home != NONE).map_or(0, |p| p + 1);
+        assert_eq!(self.slots.end(), end);
+        let empty = (0..end).filter(|&page| self.slots.slot(page).home == NONE);
+        let holes: Vec<_> = self.slots.holes().collect();
+        assert!(holes.iter().all(|hole| !hole.is_empty()), "{holes:?}");
+        assert!(holes.windows(2).all(|pair| pair[0].end < pair[1].start), "not joined: {holes:?}");
+        assert!(holes.iter().cloned().flatten().eq(empty), "{holes:?}");
+        assert_eq!(self.slots.n_hole_pages(), holes.iter().map(|hole| hole.len() as u64).sum::<u64>());
+    }
+
+    /// Invariants 2, 4 and 5: blocks cover the homes exactly, and free ones are joined.
+    fn check_cover(&self, blocks: &[(u32, Block)]) {
+        let mut at = 0;
+        let mut was_free = false;
+        for (i, b) in blocks {
+            assert!(b.bytes > 0 && b.bytes.is_multiple_of(GRANULE_BYTES), "{b:?}");
+            assert_ne!(b.kind, Kind::Vacant, "{b:?}");
+            if b.start != at {
+                assert!(b.start > at && b.start.is_multiple_of(PAGE) && at.is_multiple_of(PAGE), "{b:?}");
+                let gap = page_of(at)..page_of(b.start);
+                let mut homes = gap.map(|page| self.slots.slot(page).home);
+                assert!(homes.all(|home| home == NONE), "no block from {at} to {b:?}");
+                was_free = false;
+            }
+            assert!(!(was_free && b.is_free()), "{b:?} is not joined with the one before");
+            was_free = b.is_free();
+            for page in page_of(b.start)..page_of(b.end().next_multiple_of(PAGE)) {
+                assert_ne!(self.slots.slot(page).home, NONE, "page {page} of {b:?}");
+            }
+            at = b.end();
+            assert_eq!(self.blocks.starting_at(b.start, &self.slots), Some(*i), "{b:?}");
+        }
+        assert_eq!(at, page_start(self.slots.end()), "the last block ends where the homes end");
+    }
+
+    /// The slot table leads to the lowest block that starts in a page.
+    fn check_first_blocks(&self, blocks: &[(u32, Block)]) {
+        let mut first = BTreeMap::new();
+        for (i, b) in blocks {
+            first.entry(page_of(b.start)).or_insert(*i);
+        }
+        for page in 0..self.slots.n_known_pages() {
+            let expected = first.get(&page).copied().unwrap_or(NONE);
+            assert_eq!(self.slots.slot(page).first_block, expected, "page {page}");
+        }
+    }
+
+    /// Bytes of the handles that lie wholly in `b`, one by one.
+    fn clean_bytes_of(&self, b: &Block) -> u64 {
+        let mut clean_bytes = 0;
+        let mut page = page_of(b.start.next_multiple_of(PAGE));
+        while page < page_of(b.end()) {
+            let Some(handle) = self.slots.home(page) else { break };
+            let pages = handle.pages();
+            if page_start(pages.start) >= b.start && page_start(pages.end) <= b.end() {
+                clean_bytes += pages.len() as u64 * PAGE;
+            }
+            page = pages.end;
+        }
+        clean_bytes
+    }
+
+    /// Invariant 5: the index is what the free blocks make it.
+    fn check_free_index(&self, blocks: &[(u32, Block)]) {
+        let free = || blocks.iter().filter(|(_, b)| b.is_free());
+        for (_, b) in free() {
+            assert_eq!(b.clean_bytes(), self.clean_bytes_of(b), "{b:?}");
+        }
+        let all = |wanted: fn(&Block) -> bool| -> BTreeSet<u32> {
+            free().filter(|(_, b)| wanted(b)).map(|(i, _)| *i).collect()
+        };
+        let by_bytes: Vec<u32> = self.blocks.below(u64::MAX).collect();
+        assert_eq!(by_bytes.iter().copied().collect::<BTreeSet<_>>(), all(|_| true));
+        assert_eq!(by_bytes.len(), free().count(), "a free block is listed twice");
+        let by_clean: Vec<u32> = self.blocks.by_clean().collect();
+        assert_eq!(by_clean.iter().copied().collect::<BTreeSet<_>>(), all(|b| b.clean_bytes() > 0));
+        for (_, b) in free() {
+            let found = self.blocks.any(b.bytes).map(|found| self.blocks.get(found).bytes);
+            assert!(found >= Some(b.bytes), "{found:?} for {b:?}");
+        }
+        assert_eq!(self.blocks.clean_bytes(), free().map(|(_, b)| b.clean_bytes()).sum::<u64>());
+        assert_eq!(self.blocks.largest_bytes(), free().map(|(_, b)| b.bytes).max().unwrap_or(0));
+    }
+
+    /// Units are aligned pages that the slot table and the small pool agree about.
+    fn check_units(&self, blocks: &[(u32, Block)]) {
+        let units: BTreeMap<u64, _> = self.small.check().into_iter().map(|unit| (unit.start, unit)).collect();
+        let mut n_units = 0;
+        for (_, b) in blocks.iter().filter(|(_, b)| b.kind == Kind::Unit) {
+            assert!(b.start.is_multiple_of(PAGE) && b.bytes == PAGE, "{b:?}");
+            let unit = &units[&b.start];
+            assert_eq!(self.slots.slot(page_of(b.start)).unit, unit.index, "{b:?}");
+            let is_spare = self.spare_unit == Some(unit.index);
+            assert_eq!(is_spare, unit.live.is_empty(), "only the spare unit is wholly free: {b:?}");
+            n_units += 1;
+        }
+        assert_eq!(n_units, units.len());
+        let in_slots = (0..self.slots.n_known_pages()).filter(|&page| self.slots.slot(page).unit != NONE);
+        assert_eq!(in_slots.count(), n_units, "a page has a unit without a block");
+        assert!(self.spare_unit.is_none_or(|spare| units.values().any(|unit| unit.index == spare)));
+    }
+
+    /// Invariant 2: free + small free + live = physical, and the counters say so.
+    fn check_figures(&self, blocks: &[(u32, Block)]) {
+        let mut live = (0, 0, 0);
+        for (_, b) in blocks {
+            if let Kind::Live { requested_bytes } = b.kind {
+                assert!(requested_bytes > 0 && requested_bytes <= b.bytes, "{b:?}");
+                live = (live.0 + 1, live.1 + requested_bytes, live.2 + b.bytes);
+            }
+        }
+        let units = self.small.check();
+        let mut small_free_bytes = units.len() as u64 * PAGE;
+        for object in units.iter().flat_map(|unit| &unit.live) {
+            live = (live.0 + 1, live.1 + object.requested_bytes, live.2 + object.bytes);
+            small_free_bytes -= object.bytes;
+        }
+        let c = &self.counters;
+        assert_eq!((c.n_allocations - c.n_frees, c.requested_bytes, c.allocated_bytes), live);
+        let physical_bytes = self.physical_bytes();
+        let free_bytes: u64 = blocks.iter().filter(|(_, b)| b.is_free()).map(|(_, b)| b.bytes).sum();
+        assert_eq!(free_bytes + small_free_bytes + live.2, physical_bytes);
+        let ledger = self.driver.ledger(self.config.device).unwrap();
+        assert_eq!(ledger.physical_bytes, physical_bytes, "the driver counts other bytes");
+        assert!(c.peak_reserved_bytes >= physical_bytes && c.peak_allocated_bytes >= c.allocated_bytes);
+        assert!(c.peak_requested_bytes >= c.requested_bytes);
+    }
+}

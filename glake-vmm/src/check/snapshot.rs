@@ -1,0 +1,70 @@
+//! What of a pool no failed call may change.
+
+use std::collections::BTreeSet;
+
+use glake_core::units::HandleId;
+
+use crate::blocks::Kind;
+use crate::pool::{Counters, StitchPool};
+use crate::sizing::Spent;
+use crate::small::UnitFigures;
+
+/// The tables of a pool, without what hangs on the order of past calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    blocks: Vec<(u64, u64, Kind)>,
+    /// Handle, first page, pages.
+    handles: BTreeSet<(HandleId, u32, u32)>,
+    holes: Vec<(usize, usize)>,
+    units: Vec<UnitFigures>,
+    spare_unit: Option<u32>,
+    counters: Counters,
+    spent: Spent,
+    limit_bytes: u64,
+    is_poisoned: bool,
+    /// Handle and page.
+    stale: BTreeSet<(HandleId, usize)>,
+}
+
+impl Snapshot {
+    /// Whether `self` is the state `before` a failed call, apart from the count of failures and
+    /// from stale mappings that were cleaned up meanwhile.
+    pub(crate) fn assert_follows(mut self, before: &Self, what: &str) {
+        assert!(self.stale.is_subset(&before.stale), "{what}: {:?} of {:?}", self.stale, before.stale);
+        self.stale.clone_from(&before.stale);
+        self.counters.n_failures = before.counters.n_failures;
+        assert_eq!(&self, before, "{what}");
+    }
+
+    /// Whether what is live in `self` lies where it lay `before`, in the same handles.
+    pub(crate) fn assert_same_live(&self, before: &Self, what: &str) {
+        let live = |snapshot: &Self| -> Vec<(u64, u64, Kind)> {
+            let is_live = |block: &&(u64, u64, Kind)| matches!(block.2, Kind::Live { .. });
+            snapshot.blocks.iter().filter(is_live).copied().collect()
+        };
+        assert_eq!(live(self), live(before), "{what}");
+        let objects = |snapshot: &Self| -> Vec<UnitFigures> {
+            snapshot.units.iter().filter(|unit| !unit.live.is_empty()).cloned().collect()
+        };
+        assert_eq!(objects(self), objects(before), "{what}");
+        assert_eq!(self.counters.n_frees, before.counters.n_frees, "{what}");
+    }
+}
+
+impl StitchPool {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let id = |handle: u32| self.slots.handle(handle).id;
+        Snapshot {
+            blocks: self.blocks.ascending().iter().map(|(_, b)| (b.start, b.bytes, b.kind)).collect(),
+            handles: self.slots.handles().map(|(_, h)| (h.id, h.home, h.n_pages)).collect(),
+            holes: self.slots.holes().map(|hole| (hole.start, hole.end)).collect(),
+            units: self.small.check(),
+            spare_unit: self.spare_unit,
+            counters: self.counters,
+            spent: self.spent,
+            limit_bytes: self.config.limit_bytes,
+            is_poisoned: self.is_poisoned,
+            stale: self.stale.iter().map(|m| (id(m.handle), m.page)).collect(),
+        }
+    }
+}

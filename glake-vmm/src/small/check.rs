@@ -1,0 +1,81 @@
+//! The invariants of the small pool, recomputed; for tests.
+
+use std::collections::BTreeSet;
+
+use super::{FREE, Granule, N_GRANULES, N_LISTS, SmallPool, UNIT_MASK, UNIT_SHIFT, node_of};
+use crate::units::{GRANULE_BYTES, NONE, index};
+
+/// A live small object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    /// Offset in the unit in bytes.
+    pub(crate) offset: u64,
+    pub(crate) requested_bytes: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What a unit holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnitFigures {
+    pub(crate) index: u32,
+    pub(crate) start: u64,
+    pub(crate) live: Vec<Object>,
+}
+
+impl SmallPool {
+    /// Panics where runs, lists and counts contradict each other; what the units hold.
+    pub(crate) fn check(&self) -> Vec<UnitFigures> {
+        let mut free: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); N_LISTS];
+        let mut free_granules = 0;
+        let mut figures = Vec::new();
+        for (i, unit) in self.units.iter().enumerate() {
+            let i = index(i);
+            assert_eq!(unit.granules.is_empty(), self.vacant.contains(&i), "unit {i}");
+            if unit.granules.is_empty() {
+                continue;
+            }
+            let mut live = Vec::new();
+            let mut was_free = false;
+            let mut at = 0;
+            while at < N_GRANULES {
+                let Granule { tag, slack, .. } = unit.granules[at];
+                let n = usize::from(tag & !FREE);
+                assert!(n > 0 && at + n <= N_GRANULES, "granule {at} of unit {i}: {tag:#x}");
+                let is_free = tag & FREE != 0;
+                if is_free {
+                    assert!(!was_free, "granule {at} of unit {i} is not joined with the run below");
+                    assert_eq!(unit.granules[at + n - 1].tag, tag, "the end of granule {at} of unit {i}");
+                    free[n.min(N_LISTS - 1)].insert(node_of(i, at));
+                    free_granules += n as u64;
+                } else {
+                    let bytes = n as u64 * GRANULE_BYTES;
+                    let offset = at as u64 * GRANULE_BYTES;
+                    assert!(self.find(i, offset).is_some());
+                    live.push(Object { offset, requested_bytes: bytes - u64::from(slack), bytes });
+                }
+                was_free = is_free;
+                at += n;
+            }
+            assert_eq!(unit.n_live as usize, live.len(), "unit {i}");
+            figures.push(UnitFigures { index: i, start: unit.start, live });
+        }
+        for (list, expected) in free.iter().enumerate() {
+            assert_eq!(&self.list(list), expected, "list {list}");
+            assert_eq!(self.bitmap[list / 64] >> (list % 64) & 1 == 1, !expected.is_empty(), "list {list}");
+        }
+        assert_eq!((self.n_units, self.free_granules), (figures.len() as u64, free_granules));
+        figures
+    }
+
+    fn list(&self, list: usize) -> BTreeSet<u32> {
+        let mut nodes = BTreeSet::new();
+        let (mut prev, mut node) = (NONE, self.heads[list]);
+        while node != NONE {
+            assert!(nodes.insert(node), "list {list} is a ring");
+            let granule = self.units[(node >> UNIT_SHIFT) as usize].granules[(node & UNIT_MASK) as usize];
+            assert_eq!(granule.prev, prev, "list {list}");
+            (prev, node) = (node, granule.next);
+        }
+        nodes
+    }
+}

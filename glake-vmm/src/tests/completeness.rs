@@ -1,0 +1,180 @@
+//! Completeness: an allocation never fails while clean handles whose events have passed, the
+//! tail, and the room under the limit would hold it.
+
+use std::collections::BTreeMap;
+
+use glake_core::alloc::{AllocError, Allocator, Request};
+use glake_core::sim::{Completion, SimConfig};
+use glake_core::units::PAGE_BYTES;
+use glake_testkit::rng::Rng;
+
+use super::rig::{MIB, Rig};
+use crate::blocks::Kind;
+use crate::{Config, Mode, StitchPool};
+
+/// What the pool could hand out, from its blocks and handles alone.
+#[derive(Debug)]
+struct Shadow {
+    /// Free runs, the spare unit counted as free, by address: start to end.
+    free: BTreeMap<u64, u64>,
+    /// Bytes of handles without a live byte, those in the last run apart.
+    clean_bytes: u64,
+    /// The free run at the end of all homes.
+    tail: (u64, u64),
+    room_bytes: u64,
+}
+
+impl Shadow {
+    fn of(pool: &StitchPool, memory_bytes: u64) -> Self {
+        let spare = pool.spare_unit.map(|unit| pool.small.start(unit));
+        let mut free: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, b) in pool.blocks.ascending() {
+            if b.is_free() || (b.kind == Kind::Unit && spare == Some(b.start)) {
+                let below = free.last_entry().filter(|run| *run.get() == b.start);
+                match below {
+                    Some(mut run) => *run.get_mut() = b.end(),
+                    None => drop(free.insert(b.start, b.end())),
+                }
+            }
+        }
+        let arena_end = pool.slots.end() as u64 * PAGE_BYTES;
+        let tail = free.last_key_value().map(|(&start, &end)| (start, end));
+        let tail = tail.filter(|run| run.1 == arena_end).unwrap_or((arena_end, arena_end));
+        let clean_bytes = pool.slots.handles().map(|(_, handle)| {
+            let (start, end) = (u64::from(handle.home) * PAGE_BYTES, handle.pages().end as u64 * PAGE_BYTES);
+            let run = free.range(..=start).next_back().filter(|run| *run.1 >= end);
+            run.filter(|run| *run.0 != tail.0).map_or(0, |_| end - start)
+        });
+        let clean_bytes = clean_bytes.sum();
+        let most_bytes = pool.config.limit_bytes.min(memory_bytes);
+        let room_bytes = most_bytes.saturating_sub(pool.physical_bytes()) / PAGE_BYTES * PAGE_BYTES;
+        Self { free, clean_bytes, tail, room_bytes }
+    }
+
+    /// Whether a request has to be served.
+    fn holds(&self, request: Request) -> bool {
+        let bytes = request.bytes.next_multiple_of(512);
+        let place = |start: u64| start.next_multiple_of(request.align_bytes.max(512));
+        let fits = self.free.iter().any(|(&start, &end)| place(start) + bytes <= end);
+        let tail_bytes = self.tail.1.saturating_sub(place(self.tail.0));
+        let need_bytes = bytes.saturating_sub(tail_bytes).next_multiple_of(PAGE_BYTES);
+        fits || need_bytes <= self.clean_bytes + self.room_bytes
+    }
+}
+
+fn request(rng: &mut Rng, rig: &Rig, limit_bytes: u64) -> Request {
+    let bytes = match rng.below(8) {
+        0 => rng.between(1, 256 << 10),
+        1 | 2 => rng.between(1, 16) * PAGE_BYTES,
+        3 => rng.between(1, limit_bytes),
+        _ => rng.log_between(100 << 10, 12 * MIB),
+    };
+    let align_bytes = if rng.below(6) == 0 { 1 << rng.between(9, 21) } else { 512 };
+    rig.request(bytes).aligned(align_bytes)
+}
+
+/// Attempts at exhaustion: requests for more than may still be created. How many failed.
+fn attempts(n: u64, seed: u64, completion: Completion, set: fn(Config) -> Config) -> u64 {
+    const MEMORY_BYTES: u64 = 96 * MIB;
+    let mut rng = Rng::new(seed);
+    let sim = SimConfig::h200(1).memory_bytes(MEMORY_BYTES).completion(completion);
+    let mut rig = Rig::new(sim, set);
+    let (mut n_attempts, mut n_failed) = (0, 0);
+    while n_attempts < n {
+        if rng.below(5) < 2 && !rig.live.is_empty() {
+            let at = rng.below(rig.live.len() as u64) as usize;
+            rig.free(rig.live[at].ptr);
+        }
+        if completion == Completion::Manual && rng.below(2) == 0 {
+            rig.sim.complete_all();
+        }
+        if rng.below(200) == 0 {
+            let limit_bytes = rng.between(24 * MIB, 128 * MIB);
+            rig.pool.set_limit_bytes(limit_bytes).unwrap();
+        }
+        let request = request(&mut rng, &rig, 64 * MIB);
+        let shadow = Shadow::of(&rig.pool, MEMORY_BYTES);
+        let have_passed = rig.sim.n_pending(rig.stream) == Ok(0);
+        n_attempts += u64::from(have_passed && request.bytes > shadow.room_bytes);
+        match rig.try_allocate(request) {
+            Ok(_) => {}
+            Err(AllocError::OutOfMemory(report)) => {
+                let must = have_passed && shadow.holds(request);
+                assert!(!must, "attempt {n_attempts}: {request:?} of {shadow:?}: {report}");
+                n_failed += 1;
+                // Go on with less.
+                for _ in 0..rng.between(0, 3).min(rig.live.len() as u64) {
+                    let at = rng.below(rig.live.len() as u64) as usize;
+                    rig.free(rig.live[at].ptr);
+                }
+            }
+            Err(error) => panic!("{request:?}: {error}"),
+        }
+    }
+    rig.check();
+    rig.free_all();
+    rig.finish();
+    n_failed
+}
+
+fn all_attempts(n: u64) {
+    let sets: [fn(Config) -> Config; 4] = [
+        |config| config,
+        |config| config.limit_bytes(64 * MIB),
+        |config| config.mode(Mode::Compact).limit_bytes(61 * MIB + 1),
+        |config| config.limit_bytes(80 * MIB).stitch_above_bytes(40 * MIB),
+    ];
+    let mut n_failed = 0;
+    for (seed, set) in sets.into_iter().enumerate() {
+        n_failed += attempts(n / 8, seed as u64, Completion::Immediate, set);
+        n_failed += attempts(n / 8, 10 + seed as u64, Completion::Manual, set);
+    }
+    assert!(n_failed > n / 100, "only {n_failed} of {n} failed: that is no exhaustion");
+}
+
+#[test]
+fn no_request_fails_that_could_be_served() {
+    all_attempts(4_000);
+}
+
+/// `cargo test --release -p glake-vmm --lib -- --ignored a_million`
+#[test]
+#[ignore = "takes a minute in release mode"]
+fn no_request_of_a_million_fails_that_could_be_served() {
+    all_attempts(1_000_000);
+}
+
+#[test]
+fn a_small_object_takes_what_is_left_where_no_unit_is_to_be_had() {
+    let mut rig = Rig::immediate(|config| config.limit_bytes(4 * MIB));
+    rig.allocate(3 * MIB);
+    let apart = rig.allocate(100);
+    assert_eq!(apart, rig.pool.arena.start + 3 * MIB, "the tail holds it");
+    rig.check();
+    rig.free(apart);
+    assert_eq!(rig.pool.stats().largest_free_bytes, MIB);
+    rig.check();
+}
+
+#[test]
+fn an_aligned_place_is_found_among_many_that_are_not() {
+    let mut rig = Rig::immediate(|config| config);
+    // Sixty free runs of 2.5 MiB, none of which has an aligned page.
+    let mut held = Vec::new();
+    for _ in 0..60 {
+        held.push(rig.allocate(MIB / 2));
+        let run = rig.allocate(5 * MIB / 2);
+        held.push(rig.allocate(MIB));
+        rig.free(run);
+    }
+    let reserved = |rig: &Rig| rig.pool.stats().reserved_bytes;
+    for _ in 0..4 {
+        let before = reserved(&rig);
+        let request = rig.request(PAGE_BYTES).aligned(PAGE_BYTES);
+        assert!(rig.try_allocate(request).unwrap().ptr.is_aligned(PAGE_BYTES));
+        assert!(reserved(&rig) <= before + 2 * PAGE_BYTES);
+        rig.check();
+    }
+    rig.free_all();
+    rig.finish();
+}
