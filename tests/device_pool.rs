@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use glake_core::alloc::Allocator;
-use glake_core::driver::{DeviceOps, Driver, StreamOrder};
+use glake_core::driver::{Driver, StreamOrder};
 use glake_core::sim::{Completion, SimConfig, SimDriver};
 use glake_core::units::{DeviceId, StreamId};
 use glake_cuda::CudaDriver;
