@@ -5,7 +5,8 @@
 #   scripts/gpu-bundle.sh [TRACE...]     traces to add to those of the repository
 #
 # There: cd bundle && ./run.sh [WORD...]     all, or the items with one of the words in their name.
-# OUT (out/) takes one log per item and the summary; TIMEOUT_S (120) is each item's limit.
+# OUT (out/) takes one log per item and the summary; TIMEOUT_S (300) is each item's limit. What is
+# printed at the end is short: verdicts, bars, figures of the replays, failures.
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf bundle
@@ -33,6 +34,10 @@ build build --examples
 python3 - <<'PYTHON'
 import json, pathlib, shutil
 
+# They read files of the repository, or need no GPU and take long.
+LEFT_OUT = {"glake.golden"}
+
+repository = pathlib.Path.cwd()
 for line in open("bundle/artefacts.json"):
     message = json.loads(line)
     if message.get("reason") != "compiler-artifact" or not message.get("executable"):
@@ -40,8 +45,11 @@ for line in open("bundle/artefacts.json"):
     target = message["target"]
     kind = target["kind"][0]
     folder = {"example": "examples", "bench": "benches"}.get(kind, "tests")
-    package = pathlib.Path(message["manifest_path"]).parent.name if kind != "lib" else ""
+    folder_of_package = pathlib.Path(message["manifest_path"]).parent
+    package = "glake" if folder_of_package == repository else folder_of_package.name
     name = target["name"] if kind in ("lib", "example") else f"{package}.{target['name']}"
+    if name in LEFT_OUT:
+        continue
     shutil.copy(message["executable"], f"bundle/{folder}/{name}")
 PYTHON
 rm bundle/artefacts.json

@@ -3,9 +3,12 @@
 set -u
 cd "$(dirname "$0")"
 out=${OUT:-out}
-limit=${TIMEOUT_S:-120}
+limit=${TIMEOUT_S:-300}
 mkdir -p "$out"
+export RUST_BACKTRACE=0
 : > "$out/summary.txt"
+: > "$out/cuda.jsonl"
+: > "$out/sim.jsonl"
 failed=0
 
 wanted() {
@@ -23,6 +26,7 @@ item() {
     name=$1
     shift
     log=$out/$(echo "$name" | tr '/ ' '--').log
+    began=$(date +%s)
     timeout -k 10 "$limit" "$@" > "$log" 2>&1
     code=$?
     verdict=PASS
@@ -31,31 +35,100 @@ item() {
         failed=1
     fi
     counts=$(grep '^test result' "$log" | sed 's/; 0 measured.*//; s/^test result: //')
-    echo "$verdict $code $name $counts" | tee -a "$out/summary.txt"
+    echo "$verdict $code $(($(date +%s) - began))s $name $counts" >> "$out/summary.txt"
+}
+
+# replayed NAME ARGUMENT...: on the GPU and on the simulator, in both modes.
+replayed() {
+    name=$1
+    shift
+    for mode in default compact; do
+        svg=$out/$name-$mode.svg
+        item "replay $name $mode" ./examples/replay --json --mode $mode --device cuda:0 --svg "$svg" "$@"
+        grep '^{' "$log" >> "$out/cuda.jsonl" || continue
+        item "replay-sim $name $mode" ./examples/replay --json --mode $mode "$@"
+        grep '^{' "$log" >> "$out/sim.jsonl"
+    done
+}
+
+# field NAME: that field of each JSON line.
+field() {
+    sed "s/.*\"$1\":\([^,}]*\).*/\1/; /^{/s/.*/-/; s/\"//g"
+}
+
+# by_call FILE: calls and milliseconds of each kind, summed over the lines.
+by_call() {
+    for object in driver_calls_by_call driver_ms_by_call; do
+        sed "s/.*\"$object\":{\([^}]*\)}.*/\1/" "$1" | tr ',' '\n' | tr -d '"' | sed "s/^/$object:/"
+    done | awk -F: '
+        $1 ~ /calls/ { n[$2] += $3 }
+        $1 ~ /_ms_/ { ms[$2] += $3; all += $3 }
+        END { for (call in n) printf " %s %d/%.1f", call, n[call], ms[call]; printf " all %.1f\n", all }'
 }
 
 nvidia-smi > "$out/nvidia-smi.txt" 2>&1
 for path in tests/* examples/* benches/*; do
     [ -x "$path" ] && wanted "$path" "$@" || continue
     case $path in
-    tests/*) item "$path" "$path" --test-threads=1 ;;
+    tests/*) item "$path" "$path" --test-threads=1 --nocapture ;;
     examples/replay)
         for trace in traces/*; do
-            item "replay $trace" "$path" --device cuda:0 --svg "$out/$(basename "$trace").svg" "$trace"
+            name=$(basename "$trace" .gz)
+            replayed "${name%.csv}" "$trace"
         done
+        replayed churn --synthetic churn
         ;;
     examples/*) item "$path" "$path" ;;
     benches/*) item "$path" "$path" --bench --noplot ;;
     esac
 done
 
-if command -v compute-sanitizer > /dev/null; then
+if command -v compute-sanitizer > /dev/null && [ -z "${NO_MEMCHECK:-}" ]; then
     for path in tests/*; do
-        # API errors are what many tests are about; tests that lose the device are memory errors by design.
-        case $path in *lost*) continue ;; esac
+        # API errors are what many tests are about; tests that lose the device are memory errors by
+        # design; the pool's programs are too long for it.
+        case $path in *lost* | *device_pool*) continue ;; esac
         [ -x "$path" ] && wanted "$path" "$@" || continue
         item "memcheck $path" compute-sanitizer --tool memcheck --report-api-errors no \
             --error-exitcode 99 "$path" --test-threads=1
     done
 fi
+
+# The short report.
+{
+    echo "== verdicts"
+    grep -v ' replay' "$out/summary.txt"
+    grep '^FAIL.* replay' "$out/summary.txt"
+    for log in "$out"/*.log; do
+        grep '^test .*FAILED$' "$log" | head -9
+        grep -H -A2 'panicked at\|^replay: ' "$log" | cut -c1-200 | head -9
+    done
+    if [ -f "$out/examples-gpu_compare.log" ]; then
+        echo "== beside the driver's own"
+        cat "$out/examples-gpu_compare.log"
+    fi
+    for log in "$out"/benches-*.log; do
+        [ -f "$log" ] && echo "== ${log#"$out"/}" && grep -B1 'time: ' "$log" | sed 's/Benchmarking.*//' | tr -s ' \n' ' ' \
+            | sed 's/ -- /\n/g; s/\] \([a-z]\)/]\n\1/g' && echo
+    done
+    for log in "$out"/tests-*device_pool.log; do
+        [ -f "$log" ] && grep 'gathers under' "$log" | cut -c1-250
+    done
+    if [ -s "$out/cuda.jsonl" ]; then
+        echo "== replays: utilization and driver ms on the GPU, then as simulated"
+        n=$(wc -l < "$out/cuda.jsonl")
+        for i in $(seq 1 "$n"); do
+            gpu=$(sed -n "${i}p" "$out/cuda.jsonl")
+            sim=$(sed -n "${i}p" "$out/sim.jsonl")
+            of() { echo "$1" | field "$2" | cut -c1-8; }
+            echo "$(echo "$gpu" | field trace) $(of "$gpu" mode): $(of "$gpu" utilization) $(of "$sim" utilization)" \
+                "ms $(of "$gpu" driver_ms) $(of "$sim" driver_ms) ns/op $(of "$gpu" ns_per_op_mean)" \
+                "$(of "$sim" ns_per_op_mean) failed $(of "$gpu" failed_allocations)" \
+                "pending $(of "$gpu" pending_gathers) corrupted $(of "$gpu" corrupted_words)"
+        done
+        echo "measured, calls/ms:$(by_call "$out/cuda.jsonl")"
+        echo "modelled, calls/ms:$(by_call "$out/sim.jsonl")"
+    fi
+} > "$out/report.txt" 2>&1
+head -c 11000 "$out/report.txt"
 exit $failed

@@ -19,7 +19,7 @@ use glake_vmm::{Config, Mode, StitchPool};
 
 const DEVICE: DeviceId = DeviceId(0);
 /// The laws ask for up to 64 GiB; with less, their programs run out of memory sooner.
-const LAWS_BYTES: u64 = 6 << 30;
+const LAWS_BYTES: u64 = 3 << 30;
 /// Little more than [`CHURN_BYTES`].
 const CHURN_LIMIT_BYTES: u64 = CHURN_BYTES + CHURN_BYTES / 16;
 
