@@ -9,6 +9,8 @@
     reason = "tests panic to fail, and speak of ranges of pages"
 )]
 
+mod closing;
 mod completeness;
+mod faults;
 mod programs;
 mod rig;
