@@ -13,4 +13,5 @@ mod closing;
 mod completeness;
 mod faults;
 mod programs;
+mod reports;
 mod rig;
