@@ -12,6 +12,7 @@
 mod closing;
 mod completeness;
 mod faults;
+mod giving_back;
 mod planner;
 mod programs;
 mod reports;
