@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use glake_core::alloc::AllocError;
-use glake_core::driver::{Access, DriverError};
+use glake_core::driver::{Access, DriverError, Retired};
 use glake_core::units::{AddressRange, DevicePtr, HandleId};
 
 use crate::order::Epoch;
@@ -33,7 +33,7 @@ impl StitchPool {
         let moved: Vec<u32> = plan.donors.iter().flat_map(|d| self.slots.homes_in(d.pages.clone())).collect();
         let epoch = match self.map_all(plan, &moved, &created, sizes) {
             Ok(epoch) => epoch,
-            Err(error) => return Err(self.release_all(&created, error)),
+            Err((mapped, error)) => return Err(self.undo(mapped, &created, error)),
         };
         self.rehome(plan, &moved, epoch);
         let mut page = plan.pages.start + plan.donors.iter().map(|d| d.pages.len()).sum::<usize>();
@@ -79,38 +79,44 @@ impl StitchPool {
         for &n_pages in sizes {
             match self.driver.create(self.config.device, n_pages as u64 * PAGE) {
                 Ok(handle) => created.push(handle),
-                Err(error) => return Err(self.release_all(&created, error)),
+                Err(error) => return Err(self.undo(0..0, &created, error)),
             }
         }
         Ok(created)
     }
 
-    /// Undoes creations after `error`.
-    fn release_all(&self, created: &[HandleId], error: impl Into<CommitError>) -> CommitError {
-        let mut error = error.into();
-        for &handle in created {
-            if self.driver.release(handle).is_err() {
-                error = CommitError::Poisoned;
-            }
+    /// Undoes mappings and creations after `error`. What cannot be undone goes to the driver, which
+    /// tries again later: nobody has used it.
+    fn undo(&self, mapped: Range<usize>, created: &[HandleId], error: DriverError) -> CommitError {
+        let mut left = Retired::default();
+        if !mapped.is_empty() && self.driver.unmap(self.range(&mapped)).is_err() {
+            left.mappings.push(self.range(&mapped));
+            left.handles.extend(created);
+        } else {
+            left.handles.extend(created.iter().filter(|&&handle| self.driver.release(handle).is_err()));
         }
-        error
+        if left == Retired::default() {
+            return CommitError::Undone(error);
+        }
+        self.driver.retire(left);
+        CommitError::Poisoned
     }
 
     /// Maps donors and new handles one behind the other, with access, and closes the epoch in
-    /// which the donors' old addresses were last used.
+    /// which the donors' old addresses were last used. On failure, the pages mapped so far.
     fn map_all(
         &mut self,
         plan: &Plan,
         moved: &[u32],
         created: &[HandleId],
         sizes: &[usize],
-    ) -> Result<Option<Epoch>, CommitError> {
+    ) -> Result<Option<Epoch>, (Range<usize>, DriverError)> {
         let mut page = plan.pages.start;
         let old = moved.iter().map(|&h| (self.slots.handle(h).id, self.slots.handle(h).pages().len()));
         let new = created.iter().copied().zip(sizes.iter().copied());
         for (handle, n_pages) in old.chain(new) {
             if let Err(error) = self.driver.map(self.address(page), handle) {
-                return Err(self.unmap_new(plan.pages.start..page, error));
+                return Err((plan.pages.start..page, error));
             }
             page += n_pages;
         }
@@ -121,16 +127,7 @@ impl StitchPool {
             Ok(()) => self.order.close_epoch(&*self.driver),
             Err(error) => Err(error),
         };
-        closed.map(Some).map_err(|error| self.unmap_new(plan.pages.clone(), error))
-    }
-
-    /// Undoes mappings after `error`.
-    fn unmap_new(&self, pages: Range<usize>, error: DriverError) -> CommitError {
-        if pages.is_empty() || self.driver.unmap(self.range(&pages)).is_ok() {
-            CommitError::Undone(error)
-        } else {
-            CommitError::Poisoned
-        }
+        closed.map(Some).map_err(|error| (plan.pages.clone(), error))
     }
 
     /// Moves the donors' homes to the front of the plan's pages.
@@ -174,11 +171,5 @@ impl StitchPool {
 
     fn address(&self, page: usize) -> DevicePtr {
         self.arena.start + page_start(page)
-    }
-}
-
-impl From<DriverError> for CommitError {
-    fn from(error: DriverError) -> Self {
-        Self::Undone(error)
     }
 }

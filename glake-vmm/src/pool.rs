@@ -56,6 +56,8 @@ pub struct StitchPool {
     pub(crate) counters: Counters,
     /// An undo failed: the tables may not say what the driver has mapped.
     pub(crate) is_poisoned: bool,
+    /// The device is done with everything, and nothing more will be enqueued.
+    pub(crate) is_idle: bool,
 }
 
 /// Running figures for [`Stats`].
@@ -106,6 +108,7 @@ impl StitchPool {
             stitched: VecDeque::new(),
             counters: Counters::default(),
             is_poisoned: false,
+            is_idle: false,
         })
     }
 

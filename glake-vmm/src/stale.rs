@@ -61,6 +61,11 @@ impl Stale {
         self.by_page.values().filter(|m| m.handle == handle).copied().collect()
     }
 
+    #[cfg(test)]
+    pub(crate) fn n_by_age(&self) -> usize {
+        self.by_age.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &StaleMapping> {
         self.by_page.values()
     }

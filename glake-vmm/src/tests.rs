@@ -9,6 +9,11 @@
     reason = "tests panic to fail, and speak of ranges of pages"
 )]
 
+mod closing;
 mod completeness;
+mod faults;
+mod giving_back;
+mod planner;
 mod programs;
+mod reports;
 mod rig;

@@ -67,8 +67,9 @@ impl StitchPool {
     /// [`AllocError::Driver`] if the device is lost; the driver keeps what it could not give
     /// back and tries again when it is dropped.
     pub fn close(mut self) -> Result<(), AllocError> {
-        self.wait_for_stream()
-        // Dropped here, with every event passed.
+        let waited = self.wait_for_stream();
+        self.is_idle = waited.is_ok();
+        waited
     }
 
     pub(crate) fn trim_to(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
@@ -117,7 +118,12 @@ impl StitchPool {
         self.blocks.remove_pages(block, &pages, &mut self.slots);
         self.slots.unsettle(handle);
         self.slots.drop_handle(handle);
-        Ok(self.driver.release(id)?)
+        if let Err(error) = self.driver.release(id) {
+            // It is not the pool's any more: the driver tries again.
+            self.driver.retire(Retired { handles: vec![id], ..Retired::default() });
+            return Err(error.into());
+        }
+        Ok(())
     }
 
     /// Blocks until the device is done with all work enqueued on the stream so far.
@@ -134,8 +140,12 @@ impl StitchPool {
 /// Hands everything to the driver, which gives it back once the stream's work so far is done.
 impl Drop for StitchPool {
     fn drop(&mut self) {
-        let after = match self.driver.record(self.order.stream()) {
-            Ok(event) => vec![event],
+        for event in self.order.take_events() {
+            self.driver.forget(event);
+        }
+        let after = if self.is_idle { Ok(None) } else { self.driver.record(self.order.stream()).map(Some) };
+        let after = match after {
+            Ok(event) => event.into_iter().collect(),
             // Nothing runs on a lost device any more.
             Err(DriverError::DeviceLost) => Vec::new(),
             Err(error) => {
@@ -149,9 +159,6 @@ impl Drop for StitchPool {
         let stale = self.stale.iter().map(|m| m.page..m.page + self.slots.handle(m.handle).pages().len());
         let mappings = homes.chain(stale).map(|pages| self.range(&pages)).collect();
         let handles = self.slots.handles().map(|(_, h)| h.id).collect();
-        for event in self.order.take_events() {
-            self.driver.forget(event);
-        }
         self.driver.retire(Retired { after, mappings, handles, reservations: vec![self.arena] });
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Rig {
     pub(crate) pool: StitchPool,
     pub(crate) oracle: Oracle,
     pub(crate) live: Vec<Allocation>,
+    /// When work is done, where a test needs to know.
+    pub(crate) completion: Completion,
     /// Those whose bytes were written: a fault may hit that, too.
     written: HashSet<DevicePtr>,
 }
@@ -37,7 +39,16 @@ impl Rig {
         let stream = spy.create_stream(DEVICE).unwrap();
         let pool = StitchPool::new(spy.clone(), set(Config::new(DEVICE, stream))).unwrap();
         let oracle = Oracle::over(spy.clone());
-        Self { sim, stream, pool, oracle, spy, live: Vec::new(), written: HashSet::new() }
+        Self {
+            sim,
+            stream,
+            pool,
+            oracle,
+            spy,
+            live: Vec::new(),
+            completion: Completion::Immediate,
+            written: HashSet::new(),
+        }
     }
 
     /// One whose work is done at once.
