@@ -1,6 +1,6 @@
 //! How big the handles of new memory are: pure.
 //!
-//! Driver time is spent per handle (about 50 µs to create, map and open one, 35 µs to move one),
+//! Driver time is spent per handle (about 52 µs to create, map and open one, 38 µs to move one),
 //! waste is left per handle too (a handle with one live byte cannot move). So a pool has a budget
 //! of driver time that grows with the operations that it serves, and spends it on small handles
 //! as long as it lasts: the bulk that a program allocates in its first few hundred operations,

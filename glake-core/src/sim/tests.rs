@@ -19,14 +19,14 @@ fn calls_are_counted_and_cost_what_the_table_says() {
     let driver = SimDriver::h200(2);
     let handles: Vec<_> = (0..3).map(|_| driver.create(DeviceId(1), PAGE_BYTES).unwrap()).collect();
     let ledger = driver.ledger(DeviceId(1)).unwrap();
-    assert_eq!(ledger.driver_ns, 3 * 13_000);
+    assert_eq!(ledger.driver_ns, 3 * 14_000);
     assert_eq!((ledger.n(Call::Create), ledger.physical_bytes), (3, 3 * PAGE_BYTES));
     assert_eq!(driver.now_ns(), ledger.driver_ns);
     for handle in handles {
         driver.release(handle).unwrap();
     }
     let ledger = driver.ledger(DeviceId(1)).unwrap();
-    assert_eq!(ledger.driver_ns, 3 * (13_000 + 15_000));
+    assert_eq!(ledger.driver_ns, 3 * (14_000 + 15_000));
     assert_eq!((ledger.physical_bytes, ledger.peak_physical_bytes), (0, 3 * PAGE_BYTES));
     assert_eq!(driver.ledger(DEVICE).unwrap().n_calls(), 0);
 }
