@@ -11,8 +11,8 @@ use crate::units::{GRANULE_BYTES, NONE, PAGE};
 const MANTISSA_BITS: u32 = 5;
 /// Bins of lengths: exact below 32 granules, then 32 per power of two up to 2^44 bytes.
 const N_BINS: usize = 32 * 32;
-/// Blocks of a bin that are kept in order.
-const N_SORTED: usize = 6;
+/// Blocks of a bin of lengths that are kept in order; those of clean bytes are not.
+const N_SORTED: usize = 3;
 /// Blocks of a bin that a search looks at before it goes on to the next bin.
 const N_LOOKS: usize = 8;
 
@@ -69,9 +69,9 @@ impl FreeIndex {
     pub(crate) fn insert<B: Indexed>(&mut self, blocks: &mut [B], at: u32) {
         let block = &blocks[at as usize];
         let ((bytes, _), clean) = (block.key(), block.clean_bytes());
-        self.lengths.insert(blocks, length_bin(bytes), at);
+        self.lengths.insert(blocks, length_bin(bytes), at, N_SORTED);
         if clean > 0 {
-            self.cleans.insert(blocks, clean_bin(clean), at);
+            self.cleans.insert(blocks, clean_bin(clean), at, 0);
             self.clean_bytes += clean;
         }
     }
@@ -160,11 +160,11 @@ impl<const N: usize> Bins<N> {
         Self { by, heads: vec![NONE; N].into(), words: [0; 16], summary: 0 }
     }
 
-    /// Puts `at` in its place among the first few of the list.
-    fn insert<B: Indexed>(&mut self, blocks: &mut [B], bin: usize, at: u32) {
+    /// Puts `at` in its place among the first `n_sorted` of the list.
+    fn insert<B: Indexed>(&mut self, blocks: &mut [B], bin: usize, at: u32, n_sorted: usize) {
         let key = blocks[at as usize].key();
         let (mut prev, mut next) = (NONE, self.heads[bin]);
-        for _ in 0..N_SORTED {
+        for _ in 0..n_sorted {
             if next == NONE || blocks[next as usize].key() > key {
                 break;
             }
