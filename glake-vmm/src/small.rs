@@ -17,16 +17,14 @@ const N_LISTS: usize = (SMALL_BYTES / GRANULE_BYTES) as usize + 1;
 
 const FREE: u16 = 1 << 15;
 
-/// A node of a list is a unit and a granule in one number.
+/// Units lie one behind the other in the table of granules: an index there is a unit and a
+/// granule in one number.
 const UNIT_SHIFT: u32 = N_GRANULES.trailing_zeros();
 const UNIT_MASK: u32 = (1 << UNIT_SHIFT) - 1;
 
 /// Where a small object lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub(crate) unit: u32,
-    granule: usize,
-}
+pub(crate) struct Spot(u32);
 
 /// What a small object was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,34 +47,32 @@ struct Granule {
     prev: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Unit {
     /// First byte in the arena.
     start: u64,
-    granules: Box<[Granule]>,
     n_live: u32,
+    is_vacant: bool,
 }
 
 /// The units and the free runs in them.
 #[derive(Debug)]
 pub(crate) struct SmallPool {
     units: Vec<Unit>,
+    granules: Vec<Granule>,
     vacant: Vec<u32>,
     heads: Box<[u32]>,
     bitmap: [u64; N_LISTS.div_ceil(64)],
-    n_units: u64,
-    free_granules: u64,
 }
 
 impl SmallPool {
     pub(crate) fn new() -> Self {
         Self {
             units: Vec::new(),
+            granules: Vec::new(),
             vacant: Vec::new(),
             heads: vec![NONE; N_LISTS].into(),
             bitmap: [0; N_LISTS.div_ceil(64)],
-            n_units: 0,
-            free_granules: 0,
         }
     }
 
@@ -87,46 +83,44 @@ impl SmallPool {
 
     /// Takes in a unit whose bytes start at `start` in the arena.
     pub(crate) fn add_unit(&mut self, start: u64) -> u32 {
-        let blank = Granule { tag: 0, slack: 0, next: NONE, prev: NONE };
-        let unit = Unit { start, granules: vec![blank; N_GRANULES].into(), n_live: 0 };
+        let unit = Unit { start, n_live: 0, is_vacant: false };
         let i = if let Some(i) = self.vacant.pop() {
             self.units[i as usize] = unit;
             i
         } else {
             self.units.push(unit);
+            let blank = Granule { tag: 0, slack: 0, next: NONE, prev: NONE };
+            self.granules.resize(self.units.len() * N_GRANULES, blank);
             index(self.units.len() - 1)
         };
-        self.n_units += 1;
-        self.insert_run(i, 0, N_GRANULES);
+        self.insert_run(i << UNIT_SHIFT, N_GRANULES);
         i
     }
 
     /// Gives a wholly free unit back.
     pub(crate) fn remove_unit(&mut self, unit: u32) {
-        self.remove_run(unit, 0, N_GRANULES);
-        self.units[unit as usize].granules = Box::default();
+        self.remove_run(unit << UNIT_SHIFT, N_GRANULES);
+        self.units[unit as usize].is_vacant = true;
         self.vacant.push(unit);
-        self.n_units -= 1;
     }
 
     /// Takes the best fitting free run for `bytes` bytes; its address in the arena and its unit.
+    ///
+    /// The object gets the high end, so that what is left of a long run stays in its list.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<(u64, u32)> {
         let n = n_granules(bytes);
-        let list = self.first_list(n)?;
-        let node = self.heads[list];
-        let (unit, at) = (node >> UNIT_SHIFT, (node & UNIT_MASK) as usize);
-        let run = (self.at(node).tag & !FREE) as usize;
-        self.remove_run(unit, at, run);
-        if run > n {
-            self.insert_run(unit, at + n, run - n);
-        }
-        let u = &mut self.units[unit as usize];
-        u.n_live += 1;
-        let start = u.start;
-        let g = &mut u.granules[at];
+        let first = self.heads[self.first_list(n)?];
+        let run = self.length(first);
+        let left = run - n;
+        self.resize_run(first, run, left);
+        let node = first + index(left);
+        let g = &mut self.granules[node as usize];
         g.tag = to_u16(n as u64);
         g.slack = to_u16(n as u64 * GRANULE_BYTES - bytes);
-        Some((start + at as u64 * GRANULE_BYTES, unit))
+        let unit = node >> UNIT_SHIFT;
+        let u = &mut self.units[unit as usize];
+        u.n_live += 1;
+        Some((u.start + u64::from(node & UNIT_MASK) * GRANULE_BYTES, unit))
     }
 
     /// The live object that starts at byte `offset` of `unit`.
@@ -134,35 +128,32 @@ impl SmallPool {
         if !offset.is_multiple_of(GRANULE_BYTES) {
             return None;
         }
-        let granule = usize::try_from(offset / GRANULE_BYTES).ok()?;
-        let tag = self.units.get(unit as usize)?.granules.get(granule)?.tag;
-        (tag != 0 && tag & FREE == 0).then_some(Spot { unit, granule })
+        let node = (unit << UNIT_SHIFT) + u32::try_from(offset / GRANULE_BYTES).ok()?;
+        let tag = self.granules.get(node as usize)?.tag;
+        (tag != 0 && tag & FREE == 0).then_some(Spot(node))
     }
 
     /// Frees the object at `spot`.
-    pub(crate) fn free(&mut self, spot: Spot) -> Freed {
-        let Spot { unit, granule } = spot;
-        let u = &mut self.units[unit as usize];
+    pub(crate) fn free(&mut self, Spot(node): Spot) -> Freed {
+        let u = &mut self.units[(node >> UNIT_SHIFT) as usize];
         u.n_live -= 1;
         let unit_is_free = u.n_live == 0;
-        let Granule { tag, slack, .. } = u.granules[granule];
-        u.granules[granule].tag = 0;
-        let below = if granule > 0 { u.granules[granule - 1].tag } else { 0 };
-        let behind = granule + tag as usize;
-        let above = if behind < N_GRANULES { u.granules[behind].tag } else { 0 };
-        let (mut first, mut n) = (granule, tag as usize);
-        if below & FREE != 0 {
-            let m = (below & !FREE) as usize;
-            first -= m;
-            n += m;
-            self.remove_run(unit, first, m);
+        let Granule { tag, slack, .. } = self.granules[node as usize];
+        self.granules[node as usize].tag = 0;
+        let mut n = usize::from(tag);
+        let behind = node + u32::from(tag);
+        if behind & UNIT_MASK != 0 && self.granules[behind as usize].tag & FREE != 0 {
+            let above = self.length(behind);
+            self.remove_run(behind, above);
+            n += above;
         }
-        if above & FREE != 0 {
-            let m = (above & !FREE) as usize;
-            n += m;
-            self.remove_run(unit, behind, m);
+        let below = if node & UNIT_MASK == 0 { 0 } else { self.granules[node as usize - 1].tag };
+        if below & FREE == 0 {
+            self.insert_run(node, n);
+        } else {
+            let below = below & !FREE;
+            self.resize_run(node - u32::from(below), usize::from(below), usize::from(below) + n);
         }
-        self.insert_run(unit, first, n);
         let allocated_bytes = u64::from(tag) * GRANULE_BYTES;
         Freed { requested_bytes: allocated_bytes - u64::from(slack), allocated_bytes, unit_is_free }
     }
@@ -178,30 +169,45 @@ impl SmallPool {
         Some(i * 64 + bits.trailing_zeros() as usize)
     }
 
-    fn insert_run(&mut self, unit: u32, at: usize, n: usize) {
-        let list = n.min(N_LISTS - 1);
-        let node = node_of(unit, at);
+    /// Length in granules of the free run that starts at `node`.
+    fn length(&self, node: u32) -> usize {
+        usize::from(self.granules[node as usize].tag & !FREE)
+    }
+
+    /// Makes a free run of `n` granules one of `new_n` from the same start, or none of 0.
+    fn resize_run(&mut self, node: u32, n: usize, new_n: usize) {
+        if list_of(n) == list_of(new_n) {
+            self.granules[node as usize + n - 1].tag = 0;
+            self.tag_free(node, new_n);
+            return;
+        }
+        self.remove_run(node, n);
+        if new_n > 0 {
+            self.insert_run(node, new_n);
+        }
+    }
+
+    fn insert_run(&mut self, node: u32, n: usize) {
+        let list = list_of(n);
         let head = self.heads[list];
-        let tag = to_u16(n as u64) | FREE;
-        let granules = &mut self.units[unit as usize].granules;
-        granules[at + n - 1].tag = tag;
-        granules[at] = Granule { tag, slack: 0, next: head, prev: NONE };
+        self.tag_free(node, n);
+        let g = &mut self.granules[node as usize];
+        (g.next, g.prev) = (head, NONE);
         if head != NONE {
-            self.at(head).prev = node;
+            self.granules[head as usize].prev = node;
         }
         self.heads[list] = node;
         self.bitmap[list / 64] |= 1 << (list % 64);
-        self.free_granules += n as u64;
     }
 
-    fn remove_run(&mut self, unit: u32, at: usize, n: usize) {
-        let list = n.min(N_LISTS - 1);
-        let granules = &mut self.units[unit as usize].granules;
-        granules[at + n - 1].tag = 0;
-        granules[at].tag = 0;
-        let Granule { next, prev, .. } = granules[at];
+    fn remove_run(&mut self, node: u32, n: usize) {
+        let list = list_of(n);
+        self.granules[node as usize + n - 1].tag = 0;
+        let g = &mut self.granules[node as usize];
+        g.tag = 0;
+        let Granule { next, prev, .. } = *g;
         if next != NONE {
-            self.at(next).prev = prev;
+            self.granules[next as usize].prev = prev;
         }
         if prev == NONE {
             self.heads[list] = next;
@@ -209,23 +215,26 @@ impl SmallPool {
                 self.bitmap[list / 64] &= !(1 << (list % 64));
             }
         } else {
-            self.at(prev).next = next;
+            self.granules[prev as usize].next = next;
         }
-        self.free_granules -= n as u64;
     }
 
-    fn at(&mut self, node: u32) -> &mut Granule {
-        &mut self.units[(node >> UNIT_SHIFT) as usize].granules[(node & UNIT_MASK) as usize]
+    /// Writes the length of a free run at both its ends.
+    fn tag_free(&mut self, node: u32, n: usize) {
+        let tag = to_u16(n as u64) | FREE;
+        self.granules[node as usize + n - 1].tag = tag;
+        self.granules[node as usize].tag = tag;
     }
+}
+
+/// The list of free runs of `n` granules.
+fn list_of(n: usize) -> usize {
+    n.min(N_LISTS - 1)
 }
 
 /// Bytes set aside for a small request.
 pub(crate) fn n_granules(bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(GRANULE_BYTES)).unwrap_or(usize::MAX)
-}
-
-fn node_of(unit: u32, granule: usize) -> u32 {
-    (unit << UNIT_SHIFT) | index(granule)
 }
 
 /// Lengths and slacks are at most 4,096.

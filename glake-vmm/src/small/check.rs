@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{FREE, Granule, N_GRANULES, N_LISTS, SmallPool, UNIT_MASK, UNIT_SHIFT, node_of};
+use super::{FREE, Granule, N_GRANULES, N_LISTS, SmallPool, UNIT_SHIFT, list_of};
 use crate::units::{GRANULE_BYTES, NONE, index};
 
 /// A live small object.
@@ -26,27 +26,27 @@ impl SmallPool {
     /// Panics where runs, lists and counts contradict each other; what the units hold.
     pub(crate) fn check(&self) -> Vec<UnitFigures> {
         let mut free: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); N_LISTS];
-        let mut free_granules = 0;
         let mut figures = Vec::new();
         for (i, unit) in self.units.iter().enumerate() {
             let i = index(i);
-            assert_eq!(unit.granules.is_empty(), self.vacant.contains(&i), "unit {i}");
-            if unit.granules.is_empty() {
+            assert_eq!(unit.is_vacant, self.vacant.contains(&i), "unit {i}");
+            let granules = &self.granules[(i << UNIT_SHIFT) as usize..][..N_GRANULES];
+            if unit.is_vacant {
+                assert!(granules.iter().all(|g| g.tag == 0), "unit {i} is vacant");
                 continue;
             }
             let mut live = Vec::new();
             let mut was_free = false;
             let mut at = 0;
             while at < N_GRANULES {
-                let Granule { tag, slack, .. } = unit.granules[at];
+                let Granule { tag, slack, .. } = granules[at];
                 let n = usize::from(tag & !FREE);
                 assert!(n > 0 && at + n <= N_GRANULES, "granule {at} of unit {i}: {tag:#x}");
                 let is_free = tag & FREE != 0;
                 if is_free {
                     assert!(!was_free, "granule {at} of unit {i} is not joined with the run below");
-                    assert_eq!(unit.granules[at + n - 1].tag, tag, "the end of granule {at} of unit {i}");
-                    free[n.min(N_LISTS - 1)].insert(node_of(i, at));
-                    free_granules += n as u64;
+                    assert_eq!(granules[at + n - 1].tag, tag, "the end of granule {at} of unit {i}");
+                    free[list_of(n)].insert((i << UNIT_SHIFT) + index(at));
                 } else {
                     let bytes = n as u64 * GRANULE_BYTES;
                     let offset = at as u64 * GRANULE_BYTES;
@@ -63,7 +63,6 @@ impl SmallPool {
             assert_eq!(&self.list(list), expected, "list {list}");
             assert_eq!(self.bitmap[list / 64] >> (list % 64) & 1 == 1, !expected.is_empty(), "list {list}");
         }
-        assert_eq!((self.n_units, self.free_granules), (figures.len() as u64, free_granules));
         figures
     }
 
@@ -72,7 +71,7 @@ impl SmallPool {
         let (mut prev, mut node) = (NONE, self.heads[list]);
         while node != NONE {
             assert!(nodes.insert(node), "list {list} is a ring");
-            let granule = self.units[(node >> UNIT_SHIFT) as usize].granules[(node & UNIT_MASK) as usize];
+            let granule = self.granules[node as usize];
             assert_eq!(granule.prev, prev, "list {list}");
             (prev, node) = (node, granule.next);
         }
