@@ -73,7 +73,7 @@ fn no_word_is_lost(mode: Mode) {
     assert_eq!((outcome.n_refused, outcome.n_failed_frees), (0, 0));
     assert_eq!(bytes.corrupted_words(&[stream]), Ok(wrong));
     let n = bytes.n_pending_gathers();
-    println!("{mode:?}: {n} gathers under pending work, {}", pools.allocators()[0].stats());
+    eprintln!("{mode:?}: {n} gathers under pending work, {}", pools.allocators()[0].stats());
     assert!(n >= 1000, "{n} gathers under pending work");
 }
 
@@ -115,7 +115,7 @@ impl Watch for Offsets {
 }
 
 impl Offsets {
-    fn from_first(self) -> Vec<i64> {
+    fn relative(self) -> Vec<i64> {
         let first = self.0.first().copied().unwrap_or_default();
         self.0.into_iter().map(|at| at.wrapping_sub(first).cast_signed()).collect()
     }
@@ -126,7 +126,7 @@ fn offsets_when_work_is_done_at_once(driver: &Arc<dyn Driver>, mode: Mode) -> Ve
     let stream = driver.create_stream(DEVICE).unwrap();
     let mut watch = Both(Settle(Arc::clone(driver), stream), Offsets::default());
     run(&churn(3000), &mut pools(driver, mode, stream), &mut watch);
-    watch.1.from_first()
+    watch.1.relative()
 }
 
 /// Work of which nothing is done before the end.
@@ -140,7 +140,7 @@ fn offsets_when_no_work_is_done(driver: &Arc<dyn Driver>, mode: Mode) -> Vec<i64
     assert_eq!(driver.query(busy), Ok(false), "the delay was too short to tell");
     driver.synchronize(busy).unwrap();
     assert!(pools.allocators()[0].stats().n_stitches > 0);
-    offsets.from_first()
+    offsets.relative()
 }
 
 #[test]

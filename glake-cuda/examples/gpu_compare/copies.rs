@@ -17,8 +17,8 @@ use glake_vmm::{Config, Mode, StitchPool};
 use crate::{DEVICE, Machine, bar, median, raw};
 
 /// Bytes of each side.
-const SIDE_BYTES: u64 = 1 << 30;
-const SIZES: [u64; 7] = [1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20, 512 << 20, 1 << 30];
+const SIDE_BYTES: u64 = 4 << 30;
+const SIZES: [u64; 7] = [4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30, 2 << 30, 4 << 30];
 /// The size from which on the bar holds.
 const BAR_FROM_BYTES: u64 = 256 << 20;
 /// Bytes that one figure moves.
