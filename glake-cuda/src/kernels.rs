@@ -14,9 +14,11 @@ const PTX: &str = concat!(include_str!("../kernels/glake.ptx"), "\0");
 const N_THREADS: u32 = 256;
 /// Bytes that one thread of a copy moves before the loop turns: 4 words of 16 bytes.
 const THREAD_BYTES: u64 = 64;
-/// Blocks per processor: four rounds of the eight that fill one, so that none of them waits long
-/// for the slowest.
+/// Blocks per processor in a grid of several rows: four rounds of the eight that fill one, so that
+/// none of them waits long for the slowest.
 const BLOCKS_PER_PROCESSOR: u32 = 32;
+/// The most blocks in a row that CUDA takes.
+const MOST_BLOCKS: u64 = (1 << 31) - 1;
 
 /// The kernels, loaded into one context.
 #[derive(Debug)]
@@ -63,11 +65,15 @@ impl Kernels {
 }
 
 /// A grid for `bytes` bytes in each of `n_rows` rows, on a device of `n_processors`.
+///
+/// A single row gets a block for every few KiB: on an H200 that copies at 97 % of the copy engine's
+/// rate, a grid that fills the device once and loops at 90 %.
 pub(crate) fn grid(bytes: u64, n_rows: u64, n_processors: u32) -> Grid {
     let most = u64::from(n_processors.max(1) * BLOCKS_PER_PROCESSOR);
     let y = n_rows.clamp(1, most);
     let block_bytes = u64::from(N_THREADS) * THREAD_BYTES;
-    let x = bytes.div_ceil(block_bytes).clamp(1, most.div_ceil(y));
+    let most_x = if y == 1 { MOST_BLOCKS } else { most.div_ceil(y) };
+    let x = bytes.div_ceil(block_bytes).clamp(1, most_x);
     let narrow = |n| u32::try_from(n).unwrap_or(1);
     Grid { x: narrow(x), y: narrow(y), threads: N_THREADS }
 }
@@ -86,14 +92,15 @@ mod tests {
     }
 
     #[test]
-    fn grids_fill_the_device_and_never_more() {
+    fn a_row_is_as_long_as_its_bytes_and_many_rows_fill_the_device() {
         let of = |bytes, rows| {
             let grid = grid(bytes, rows, 132);
             (grid.x, grid.y)
         };
         assert_eq!(of(1, 1), (1, 1));
         assert_eq!(of(32 << 10, 1), (2, 1));
-        assert_eq!(of(1 << 40, 1), (132 * 32, 1));
+        assert_eq!(of(1 << 40, 1), (1 << 26, 1));
+        assert_eq!(of(1 << 60, 1), ((1 << 31) - 1, 1));
         assert_eq!(of(2 << 20, 64), (66, 64));
         assert_eq!(of(8, 1 << 40), (1, 132 * 32));
     }
