@@ -231,7 +231,6 @@ impl Slots {
         if first >= self.end {
             if first > self.end {
                 self.holes.insert(self.end, first - self.end);
-                self.merge_hole(self.end);
             }
             self.end = behind;
             return;
@@ -262,16 +261,6 @@ impl Slots {
             self.end = first;
         } else {
             self.holes.insert(first, behind - first);
-        }
-    }
-
-    /// Joins the hole that starts at `first` with the one that ends there.
-    fn merge_hole(&mut self, first: u32) {
-        let Some((&start, &n)) = self.holes.range(..first).next_back() else { return };
-        if start + n == first
-            && let Some(m) = self.holes.remove(&first)
-        {
-            self.holes.insert(start, n + m);
         }
     }
 }
