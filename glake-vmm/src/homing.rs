@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use crate::plan::Place;
+use crate::plan::{Place, Planner};
 use crate::pool::StitchPool;
 use crate::room::Stitching;
 use crate::stale::StaleMapping;
@@ -97,7 +97,12 @@ impl StitchPool {
             self.slots.naturalise();
         }
         let found = {
-            let planner = self.planner(Stitching::Always);
+            let planner = Planner {
+                blocks: &self.blocks,
+                slots: &self.slots,
+                n_arena_pages: page_of(self.arena.bytes),
+                stitching: Stitching::Always,
+            };
             let mut places = planner.revivable(bytes, align_bytes, &self.stitched);
             places.find_map(|place| Some((place.page, self.revivable(&place)?)))
         };

@@ -102,7 +102,9 @@ impl StitchPool {
         };
         let all = tail + self.blocks.clean_bytes() - tail_clean;
         match self.plan_at_any_cost(all, 1) {
-            Some(plan) if plan.n_missing == 0 => Ok(self.commit_whole(&plan)?),
+            Some(plan) if plan.n_missing == 0 => {
+                self.commit(&plan, &[]).map_err(|error| self.not_committed(error))
+            }
             _ => Ok(()),
         }
     }
