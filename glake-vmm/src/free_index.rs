@@ -126,7 +126,8 @@ impl FreeIndex {
         }
     }
 
-    /// Any free block of at least `bytes`, if there is one.
+    /// Any free block of at least `bytes`, if there is one: unlike other searches, this one looks
+    /// at all blocks of about that length if need be.
     pub(crate) fn any<B: Indexed>(&self, blocks: &[B], bytes: u64) -> Option<u32> {
         let first = length_bin(bytes);
         let fits = |&b: &u32| blocks[b as usize].key().0 >= bytes;

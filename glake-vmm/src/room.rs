@@ -80,7 +80,10 @@ impl StitchPool {
             n_seen += 1;
             if n_seen > N_ALIGNED { Some(None) } else { place(block).map(Some) }
         });
-        near.flatten().or_else(|| self.blocks.any(bytes + align_bytes - GRANULE_BYTES).and_then(place))
+        near.flatten().or_else(|| {
+            let long_bytes = bytes + align_bytes - GRANULE_BYTES;
+            self.blocks.at_least(long_bytes, Some).and_then(place)
+        })
     }
 
     /// An aligned free page, if possible outside of whole free handles.
