@@ -172,12 +172,16 @@ impl StitchPool {
     }
 
     fn carry_out(&mut self, plan: &Plan, bytes: u64) -> Result<(), AllocError> {
-        let room_bytes = self.config.limit_bytes.saturating_sub(self.physical_bytes());
-        if plan.n_missing as u64 > room_bytes / PAGE {
+        let missing_bytes = plan.n_missing as u64 * PAGE;
+        let most_bytes = self.config.limit_bytes.min(self.device_bytes);
+        if missing_bytes > most_bytes.saturating_sub(self.physical_bytes()) {
             return Err(self.out_of_memory(bytes));
         }
         let mut done = self.commit(plan, &self.sizes_for(plan));
-        if done == Err(CommitError::Undone(DriverError::OutOfMemory)) && self.config.mode != Mode::Compact {
+        if done == Err(CommitError::Undone(DriverError::OutOfMemory))
+            && self.config.mode != Mode::Compact
+            && missing_bytes <= self.device_free_bytes()
+        {
             done = self.commit(plan, &single_pages(plan.n_missing).collect::<Vec<_>>());
         }
         match done {
@@ -259,9 +263,14 @@ impl StitchPool {
             stitchable_bytes: self.blocks.clean_bytes(),
             reserved_bytes: self.physical_bytes(),
             limit_bytes: self.config.limit_bytes,
-            device_free_bytes: self.driver.memory_info(self.config.device).map_or(0, |info| info.free_bytes),
+            device_free_bytes: self.device_free_bytes(),
             top_tags: Vec::new(),
         }))
+    }
+
+    /// What the driver says that can still be created, 0 if it does not say.
+    fn device_free_bytes(&self) -> u64 {
+        self.driver.memory_info(self.config.device).map_or(0, |info| info.free_bytes)
     }
 }
 

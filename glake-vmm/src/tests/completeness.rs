@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use glake_core::alloc::{AllocError, Allocator, Request};
+use glake_core::driver::{Call, Driver, VirtualMemory};
 use glake_core::sim::{Completion, SimConfig};
 use glake_core::units::PAGE_BYTES;
 use glake_testkit::rng::Rng;
 
-use super::rig::{MIB, Rig};
+use super::rig::{DEVICE, MIB, Rig};
 use crate::blocks::Kind;
 use crate::{Config, Mode, StitchPool};
 
@@ -163,6 +164,22 @@ fn a_small_object_takes_what_is_left_where_no_unit_is_to_be_had() {
     rig.free(apart);
     assert_eq!(rig.pool.stats().largest_free_bytes, MIB);
     rig.check();
+}
+
+#[test]
+fn what_the_device_does_not_have_is_not_created_in_vain() {
+    let mut rig = Rig::new(SimConfig::h200(1).memory_bytes(96 * MIB), |config| config);
+    let others = rig.sim.create(DEVICE, 32 * MIB).unwrap();
+    let n_created = |rig: &Rig| rig.sim.ledger(DEVICE).unwrap().n(Call::Create);
+    // More than the device has in all.
+    rig.try_allocate(rig.request(98 * MIB)).unwrap_err();
+    assert_eq!(n_created(&rig), 1);
+    // More than others leave: tried once, not again in handles of one page.
+    rig.try_allocate(rig.request(80 * MIB)).unwrap_err();
+    assert!(n_created(&rig) <= 1 + 20, "{} handles were created", n_created(&rig));
+    rig.allocate(64 * MIB);
+    rig.sim.release(others).unwrap();
+    rig.finish();
 }
 
 #[test]
