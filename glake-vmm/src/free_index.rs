@@ -1,9 +1,10 @@
 //! The index of the free blocks: by length, and by how much of them is in whole handles.
 //!
 //! Both are bins with a bitmap over them, and a list through the blocks in each bin: an insert, a
-//! removal and a search take a bounded number of steps, whatever the number of free blocks. A bin
-//! of lengths spans 3 %; the first few blocks of its list are in order, so that with short lists,
-//! as programs have them, the shortest fit of the lowest address comes first.
+//! removal and a search ([`FreeIndex::at_least`]) take a bounded number of steps, whatever the
+//! number of free blocks. A bin of lengths spans 3 %; the first few blocks of its list are in
+//! order, so that with short lists, as programs have them, the shortest fit of the lowest address
+//! comes first.
 
 use crate::units::{GRANULE_BYTES, NONE, PAGE};
 

@@ -4,7 +4,7 @@
 //! free again, it can *return* to its first home; and when a run that was stitched before is
 //! wanted again, its handles can be *revived* there. Neither needs a driver call. A program whose
 //! steps repeat finds the same free map at the beginning of each step, makes the same requests
-//! and revives the same runs: from its second step on it needs no driver.
+//! and revives the same runs: from its third step on it needs no driver.
 //!
 //! Where steps differ, returning only takes runs apart that would be used again as they are. So
 //! the pool does it as long as it settles: once half of its memory had to be moved by the driver
