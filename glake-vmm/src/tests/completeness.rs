@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use glake_core::alloc::{AllocError, Allocator, Request};
 use glake_core::driver::{Call, Driver, VirtualMemory};
 use glake_core::sim::{Completion, SimConfig};
-use glake_core::units::PAGE_BYTES;
+use glake_core::units::{DevicePtr, PAGE_BYTES};
 use glake_testkit::rng::Rng;
 
 use super::rig::{DEVICE, MIB, Rig};
@@ -179,6 +179,28 @@ fn what_the_device_does_not_have_is_not_created_in_vain() {
     assert!(n_created(&rig) <= 1 + 20, "{} handles were created", n_created(&rig));
     rig.allocate(64 * MIB);
     rig.sim.release(others).unwrap();
+    rig.finish();
+}
+
+#[test]
+fn mappings_left_without_an_event_do_not_block_the_last_place() {
+    let mut rig = Rig::immediate(|config| config.mode(Mode::Compact).limit_bytes(16 * MIB));
+    let sizes = [4 * MIB, 2 * MIB, 4 * MIB, 2 * MIB, 2 * MIB, MIB, MIB];
+    let at: Vec<DevicePtr> = sizes.iter().map(|&bytes| rig.allocate(bytes)).collect();
+    rig.free(at[0]);
+    rig.free(at[2]);
+    let stitched = rig.allocate(8 * MIB);
+    // Its handles return, and stay mapped behind the last home, in the open epoch.
+    rig.free(stitched);
+    // One of them is used, so that the run cannot be revived.
+    rig.allocate(4 * MIB);
+    rig.free(at[4]);
+    rig.free(at[6]);
+    // Half a page at the end and three pages elsewhere: they fit together there only.
+    rig.allocate(7 * MIB);
+    assert_eq!(rig.pool.stats().reserved_bytes, 16 * MIB);
+    rig.check();
+    rig.free_all();
     rig.finish();
 }
 
