@@ -7,6 +7,7 @@ use glake_core::units::AddressRange;
 use glake_testkit::spy::Spy;
 
 use crate::blocks::{Block, Kind};
+use crate::commit::N_STITCHED;
 use crate::pool::StitchPool;
 use crate::units::{GRANULE_BYTES, NONE, PAGE, page_of, page_start};
 
@@ -67,6 +68,9 @@ impl StitchPool {
         let homes = (0..self.slots.n_known_pages()).filter(|&page| self.slots.slot(page).home != NONE);
         assert_eq!(homes.count(), n_pages, "a page has a home that no handle knows");
         assert_eq!(self.slots.n_home_pages(), n_pages as u64);
+        let is_displaced = self.slots.handles().any(|(_, handle)| handle.home != handle.origin);
+        assert_eq!(self.slots.has_displaced(), is_displaced);
+        assert!(self.stitched.len() <= N_STITCHED, "{} runs are remembered", self.stitched.len());
     }
 
     /// The stale mappings are disjoint, lie outside homes, and are counted.

@@ -13,7 +13,7 @@ use crate::stale::StaleMapping;
 use crate::units::{PAGE, index, page_start};
 
 /// Runs that a pool remembers to have stitched.
-const N_STITCHED: usize = 64;
+pub(crate) const N_STITCHED: usize = 64;
 
 /// Why a plan could not be carried out. Nothing has changed, unless `Poisoned`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
