@@ -11,7 +11,7 @@ use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
 use crate::blocks::{Blocks, Kind};
 use crate::config::Config;
 use crate::homing::Homing;
-use crate::order::StreamOrder;
+use crate::order::Epochs;
 use crate::sizing::Spent;
 use crate::slots::Slots;
 use crate::small::{SMALL_BYTES, SmallPool};
@@ -49,7 +49,7 @@ pub struct StitchPool {
     pub(crate) small: SmallPool,
     /// A unit kept though it is free, so that a lone small object does not come and go with it.
     pub(crate) spare_unit: Option<u32>,
-    pub(crate) order: StreamOrder,
+    pub(crate) order: Epochs,
     pub(crate) stale: Stale,
     pub(crate) spent: Spent,
     pub(crate) homing: Homing,
@@ -94,7 +94,7 @@ impl StitchPool {
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self, AllocError> {
         let device_bytes = driver.memory_info(config.device)?.total_bytes;
         let arena = driver.reserve(arena_bytes(device_bytes), PAGE_BYTES)?;
-        let order = StreamOrder::new(config.stream);
+        let order = Epochs::new(config.stream);
         Ok(Self {
             driver,
             config,

@@ -136,7 +136,7 @@ impl Slots {
     }
 
     /// Pages of the hole that ends where the home at `page` starts.
-    pub(crate) fn holes_before(&self, page: usize) -> usize {
+    pub(crate) fn n_hole_pages_before(&self, page: usize) -> usize {
         match self.holes.range(..index(page)).next_back() {
             Some((&first, &n)) if (first + n) as usize == page => n as usize,
             _ => 0,
