@@ -39,8 +39,7 @@ impl Shared {
     }
 
     pub(crate) fn allocate(&self, request: Request) -> Result<Allocation, AllocError> {
-        self.free_dropped();
-        self.pool.allocate(request)
+        self.with(|pool| pool.allocate(request))?
     }
 
     /// Frees `allocation` at the next call of the pool. Never waits for one, never fails.
@@ -48,37 +47,34 @@ impl Shared {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(allocation);
     }
 
-    /// Runs `work` on the pool.
+    /// Runs `work` on the pool, where all buffers dropped until then are free.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut StitchPool) -> T) -> Result<T, AllocError> {
-        self.free_dropped();
-        self.pool.with(work)
+        self.pool.with(|pool| {
+            self.free_dropped(pool);
+            work(pool)
+        })
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.free_dropped();
-        self.pool.stats()
+        self.with(|pool| pool.stats()).unwrap_or_else(|_| self.pool.stats())
     }
 
-    /// Waits for the device and gives everything back.
+    /// Waits for the device and gives everything back, what was dropped but not freed included.
     pub(crate) fn close(self) -> Result<(), AllocError> {
-        self.free_dropped();
         let Self { pool, stream, .. } = self;
         let closed = pool.into_inner()?.close();
         drop(stream);
         closed
     }
 
-    fn free_dropped(&self) {
+    /// Frees what was dropped. The caller holds the lock of `pool`: if the list were emptied
+    /// without it, another thread's call could come before the frees and miss the memory.
+    fn free_dropped(&self, pool: &mut StitchPool) {
         let dropped = mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
-        if dropped.is_empty() {
-            return;
+        for allocation in dropped {
+            // Fails only where the pool is poisoned: then nothing can be freed but by dropping it.
+            let _ = pool.free(allocation.ptr, allocation.stream);
         }
-        // Fails only where the pool is poisoned: then nothing can be freed but by dropping it.
-        let _ = self.pool.with(|pool| {
-            for allocation in dropped {
-                let _ = pool.free(allocation.ptr, allocation.stream);
-            }
-        });
     }
 }
 

@@ -61,7 +61,8 @@ pub trait Allocator: fmt::Debug {
     ///
     /// # Errors
     /// [`AllocError::NotAllocated`] for an address that is not the start of a live allocation:
-    /// freed before, inside one, or foreign. The state is as before.
+    /// freed before, inside one, or foreign; [`AllocError::OtherStream`];
+    /// [`AllocError::Poisoned`]. The state is as before.
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError>;
 
     /// Gives physical memory back to the device until at most `keep_bytes` are reserved or
@@ -69,6 +70,7 @@ pub trait Allocator: fmt::Debug {
     ///
     /// # Errors
     /// [`AllocError::Driver`]; what was given back until then stays given back.
+    /// [`AllocError::Poisoned`].
     fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError>;
 
     /// Figures of this moment.
@@ -135,7 +137,7 @@ pub enum AllocError {
     /// A record could not be written; the allocation itself was undone.
     #[error("the trace could not be written: {0:?}")]
     Record(std::io::ErrorKind),
-    /// An undo failed earlier, or the device is lost: only dropping is allowed.
+    /// An undo failed earlier, or a thread panicked inside: only dropping is allowed.
     #[error("the allocator is poisoned by an earlier failure that could not be undone: drop it")]
     Poisoned,
 }

@@ -40,7 +40,7 @@ pub struct Stats {
     pub stitched_bytes: u64,
     /// Runs stitched before that were made one again without a driver call.
     pub n_revived: u64,
-    /// Allocations that failed for lack of memory.
+    /// Allocations that failed, for lack of memory or in the driver; refused requests do not count.
     pub n_failures: u64,
 }
 

@@ -194,8 +194,8 @@ impl Blocks {
         taken
     }
 
-    /// Frees a taken block and joins it with free neighbours.
-    pub(crate) fn release(&mut self, block: u32, slots: &mut Slots) {
+    /// Frees a taken block and joins it with free neighbours; returns what they became.
+    pub(crate) fn release(&mut self, block: u32, slots: &mut Slots) -> u32 {
         let mut block = block;
         let b = *self.get(block);
         if b.prev != NONE && self.get(b.prev).is_free() && self.get(b.prev).end() == b.start {
@@ -208,6 +208,7 @@ impl Blocks {
             block = self.join(block, slots);
         }
         self.insert_in_index(block, slots);
+        block
     }
 
     /// Makes the pages of a just settled handle a free block. `pages` was (part of) a hole; it

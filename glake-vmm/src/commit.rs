@@ -13,7 +13,7 @@ use crate::stale::StaleMapping;
 use crate::units::{PAGE, index, page_start};
 
 /// Runs that a pool remembers to have stitched.
-const N_STITCHED: usize = 64;
+pub(crate) const N_STITCHED: usize = 64;
 
 /// Why a plan could not be carried out. Nothing has changed, unless `Poisoned`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +47,13 @@ impl StitchPool {
         Ok(())
     }
 
-    /// [`commit`](Self::commit) of a plan without anything to create.
-    pub(crate) fn commit_whole(&mut self, plan: &Plan) -> Result<(), AllocError> {
-        match self.commit(plan, &[]) {
-            Ok(()) => Ok(()),
-            Err(CommitError::Undone(error)) => Err(error.into()),
-            Err(CommitError::Poisoned) => {
+    /// What a caller of the pool learns of `error`.
+    pub(crate) fn not_committed(&mut self, error: CommitError) -> AllocError {
+        match error {
+            CommitError::Undone(error) => error.into(),
+            CommitError::Poisoned => {
                 self.is_poisoned = true;
-                Err(AllocError::Poisoned)
+                AllocError::Poisoned
             }
         }
     }

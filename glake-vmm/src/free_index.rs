@@ -1,9 +1,10 @@
 //! The index of the free blocks: by length, and by how much of them is in whole handles.
 //!
 //! Both are bins with a bitmap over them, and a list through the blocks in each bin: an insert, a
-//! removal and a search take a bounded number of steps, whatever the number of free blocks. A bin
-//! of lengths spans 3 %; the first few blocks of its list are in order, so that with short lists,
-//! as programs have them, the shortest fit of the lowest address comes first.
+//! removal and a search ([`FreeIndex::at_least`]) take a bounded number of steps, whatever the
+//! number of free blocks. A bin of lengths spans 3 %; the first few blocks of its list are in
+//! order, so that with short lists, as programs have them, the shortest fit of the lowest address
+//! comes first.
 
 use crate::units::{GRANULE_BYTES, NONE, PAGE};
 
@@ -126,7 +127,8 @@ impl FreeIndex {
         }
     }
 
-    /// Any free block of at least `bytes`, if there is one.
+    /// Any free block of at least `bytes`, if there is one: unlike other searches, this one looks
+    /// at all blocks of about that length if need be.
     pub(crate) fn any<B: Indexed>(&self, blocks: &[B], bytes: u64) -> Option<u32> {
         let first = length_bin(bytes);
         let fits = |&b: &u32| blocks[b as usize].key().0 >= bytes;

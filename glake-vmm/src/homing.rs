@@ -4,7 +4,7 @@
 //! free again, it can *return* to its first home; and when a run that was stitched before is
 //! wanted again, its handles can be *revived* there. Neither needs a driver call. A program whose
 //! steps repeat finds the same free map at the beginning of each step, makes the same requests
-//! and revives the same runs: from its second step on it needs no driver.
+//! and revives the same runs: from its third step on it needs no driver.
 //!
 //! Where steps differ, returning only takes runs apart that would be used again as they are. So
 //! the pool does it as long as it settles: once half of its memory had to be moved by the driver
@@ -12,11 +12,11 @@
 
 use std::ops::Range;
 
-use crate::plan::Place;
+use crate::plan::{Place, Planner};
 use crate::pool::StitchPool;
 use crate::room::Stitching;
 use crate::stale::StaleMapping;
-use crate::units::{NONE, PAGE, page_of, page_start};
+use crate::units::{PAGE, page_of, page_start};
 
 /// Allocations and frees of the first rest.
 const FIRST_REST_OPS: u64 = 1 << 14;
@@ -68,26 +68,24 @@ impl StitchPool {
     /// Frees a taken block; displaced handles that are free as a whole now return home.
     pub(crate) fn release(&mut self, block: u32) {
         let freed = *self.blocks.get(block);
-        self.blocks.release(block, &mut self.slots);
+        let joined = self.blocks.release(block, &mut self.slots);
         if self.homing.is_on() && self.slots.has_displaced() {
-            self.return_home(freed.start..freed.end());
+            let clean = self.blocks.get(joined).clean_pages();
+            let first = page_of(freed.start).max(clean.start);
+            self.return_home(first..page_of(freed.end().next_multiple_of(PAGE)).min(clean.end));
         }
     }
 
-    fn return_home(&mut self, freed: Range<u64>) {
-        let behind = page_of(freed.end.next_multiple_of(PAGE));
-        let mut page = page_of(freed.start);
-        while page < behind {
+    /// Moves the free handles that have a page in `pages` to their first homes, where they are
+    /// still mapped there.
+    fn return_home(&mut self, pages: Range<usize>) {
+        let mut page = pages.start;
+        while page < pages.end {
             let handle = self.slots.slot(page).home;
-            if handle == NONE {
-                page += 1;
-                continue;
-            }
             let h = *self.slots.handle(handle);
             page = h.pages().end;
-            let is_away = h.home != h.origin;
             let is_mapped = || self.stale.at(h.origin as usize).is_some_and(|m| m.handle == handle);
-            if is_away && is_mapped() && self.free_block_of(&h.pages()).is_some() {
+            if h.home != h.origin && is_mapped() {
                 self.move_home(handle, h.origin as usize);
             }
         }
@@ -99,7 +97,12 @@ impl StitchPool {
             self.slots.naturalise();
         }
         let found = {
-            let planner = self.planner(Stitching::Always);
+            let planner = Planner {
+                blocks: &self.blocks,
+                slots: &self.slots,
+                n_arena_pages: page_of(self.arena.bytes),
+                stitching: Stitching::Always,
+            };
             let mut places = planner.revivable(bytes, align_bytes, &self.stitched);
             places.find_map(|place| Some((place.page, self.revivable(&place)?)))
         };

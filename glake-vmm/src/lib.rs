@@ -1,4 +1,14 @@
 //! A GPU memory pool that stitches free pieces together.
+//!
+//! [`StitchPool`] reserves a long range of addresses, its arena, and maps physical handles of a few
+//! pages in it. A request takes the best fitting free run of addresses. Where none fits, handles
+//! without a live byte are mapped a second time, side by side at new addresses, and what they lack is
+//! created; their old addresses are unmapped later, when the stream's work that may use them is done.
+//! So nothing is copied, no live memory moves, and no call but trim, defragment, a lower limit and
+//! close waits for the device.
+//!
+//! The pool knows the driver seam ([`glake_core::driver`]) only, serves one stream, and takes
+//! `&mut self`; [`Locked`](glake_core::adapt::Locked) shares it between threads.
 #![forbid(unsafe_code)]
 
 mod blocks;

@@ -14,14 +14,14 @@ pub(crate) struct Epoch(u64);
 
 /// Epochs and events of one stream.
 #[derive(Debug)]
-pub(crate) struct StreamOrder {
+pub(crate) struct Epochs {
     stream: StreamId,
     open: Epoch,
     passed: Option<Epoch>,
     events: VecDeque<(Epoch, EventId)>,
 }
 
-impl StreamOrder {
+impl Epochs {
     pub(crate) fn new(stream: StreamId) -> Self {
         Self { stream, open: Epoch(0), passed: None, events: VecDeque::new() }
     }

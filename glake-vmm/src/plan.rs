@@ -152,7 +152,7 @@ impl Planner<'_> {
     fn below_block(&self, above: u32, bytes: u64) -> Option<Place> {
         let b = self.blocks.get(above);
         let behind = page_of(b.start);
-        let room = self.slots.holes_before(behind);
+        let room = self.slots.n_hole_pages_before(behind);
         self.place(NONE, above, behind, room, bytes.saturating_sub(b.bytes), b.clean_bytes())
     }
 

@@ -11,7 +11,7 @@ use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
 use crate::blocks::{Blocks, Kind};
 use crate::config::Config;
 use crate::homing::Homing;
-use crate::order::StreamOrder;
+use crate::order::Epochs;
 use crate::sizing::Spent;
 use crate::slots::Slots;
 use crate::small::{SMALL_BYTES, SmallPool};
@@ -40,6 +40,8 @@ use crate::units::{GRANULE_BYTES, NONE, PAGE, page_of};
 pub struct StitchPool {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) config: Config,
+    /// All memory of the device.
+    pub(crate) device_bytes: u64,
     /// The addresses reserved for the pool.
     pub(crate) arena: AddressRange,
     pub(crate) slots: Slots,
@@ -47,7 +49,7 @@ pub struct StitchPool {
     pub(crate) small: SmallPool,
     /// A unit kept though it is free, so that a lone small object does not come and go with it.
     pub(crate) spare_unit: Option<u32>,
-    pub(crate) order: StreamOrder,
+    pub(crate) order: Epochs,
     pub(crate) stale: Stale,
     pub(crate) spent: Spent,
     pub(crate) homing: Homing,
@@ -90,12 +92,13 @@ impl StitchPool {
     /// # Errors
     /// [`AllocError::Driver`] if the device does not exist or has no addresses left.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self, AllocError> {
-        let total_bytes = driver.memory_info(config.device)?.total_bytes;
-        let arena = driver.reserve(arena_bytes(total_bytes), PAGE_BYTES)?;
-        let order = StreamOrder::new(config.stream);
+        let device_bytes = driver.memory_info(config.device)?.total_bytes;
+        let arena = driver.reserve(arena_bytes(device_bytes), PAGE_BYTES)?;
+        let order = Epochs::new(config.stream);
         Ok(Self {
             driver,
             config,
+            device_bytes,
             arena,
             slots: Slots::default(),
             blocks: Blocks::new(),
@@ -291,8 +294,8 @@ impl Allocator for StitchPool {
     }
 }
 
-/// Addresses for a device of `total_bytes`: so many that holes are seldom filled for lack of
+/// Addresses for a device of `device_bytes`: so many that holes are seldom filled for lack of
 /// others.
-fn arena_bytes(total_bytes: u64) -> u64 {
-    total_bytes.saturating_mul(16).clamp(1 << 40, 16 << 40).next_multiple_of(PAGE_BYTES)
+fn arena_bytes(device_bytes: u64) -> u64 {
+    device_bytes.saturating_mul(16).clamp(1 << 40, 16 << 40).next_multiple_of(PAGE_BYTES)
 }

@@ -1,7 +1,5 @@
 //! Room for a request: the best fit, and what happens when none fits.
 
-use std::ops::Range;
-
 use glake_core::alloc::{AllocError, OutOfMemory};
 use glake_core::driver::DriverError;
 
@@ -82,7 +80,10 @@ impl StitchPool {
             n_seen += 1;
             if n_seen > N_ALIGNED { Some(None) } else { place(block).map(Some) }
         });
-        near.flatten().or_else(|| self.blocks.any(bytes + align_bytes - GRANULE_BYTES).and_then(place))
+        near.flatten().or_else(|| {
+            let long_bytes = bytes + align_bytes - GRANULE_BYTES;
+            self.blocks.at_least(long_bytes, Some).and_then(place)
+        })
     }
 
     /// An aligned free page, if possible outside of whole free handles.
@@ -171,22 +172,22 @@ impl StitchPool {
     }
 
     fn carry_out(&mut self, plan: &Plan, bytes: u64) -> Result<(), AllocError> {
-        let room_bytes = self.config.limit_bytes.saturating_sub(self.physical_bytes());
-        if plan.n_missing as u64 > room_bytes / PAGE {
+        let missing_bytes = plan.n_missing as u64 * PAGE;
+        let most_bytes = self.config.limit_bytes.min(self.device_bytes);
+        if missing_bytes > most_bytes.saturating_sub(self.physical_bytes()) {
             return Err(self.out_of_memory(bytes));
         }
         let mut done = self.commit(plan, &self.sizes_for(plan));
-        if done == Err(CommitError::Undone(DriverError::OutOfMemory)) && self.config.mode != Mode::Compact {
+        if done == Err(CommitError::Undone(DriverError::OutOfMemory))
+            && self.config.mode != Mode::Compact
+            && missing_bytes <= self.device_free_bytes()
+        {
             done = self.commit(plan, &single_pages(plan.n_missing).collect::<Vec<_>>());
         }
         match done {
             Ok(()) => Ok(()),
             Err(CommitError::Undone(DriverError::OutOfMemory)) => Err(self.out_of_memory(bytes)),
-            Err(CommitError::Undone(error)) => Err(error.into()),
-            Err(CommitError::Poisoned) => {
-                self.is_poisoned = true;
-                Err(AllocError::Poisoned)
-            }
+            Err(error) => Err(self.not_committed(error)),
         }
     }
 
@@ -199,23 +200,12 @@ impl StitchPool {
         handle_sizes(growth, self.spent).collect()
     }
 
-    pub(crate) fn plan(&mut self, bytes: u64, align_bytes: u64, stitching: Stitching) -> Option<Plan> {
-        let planner = Planner {
-            blocks: &self.blocks,
-            slots: &self.slots,
-            n_arena_pages: page_of(self.arena.bytes),
-            stitching,
-        };
+    /// A plan for a place that is fast to clear, if there is one, or else for any.
+    fn plan(&mut self, bytes: u64, align_bytes: u64, stitching: Stitching) -> Option<Plan> {
         let keeps_stale = self.homing.is_on();
-        let (slots, stale, order, driver) = (&self.slots, &self.stale, &mut self.order, &*self.driver);
-        let mut is_blocked = |pages: &Range<usize>, n_most: usize| {
-            let mappings = stale.touching(pages, slots);
-            let mut pending = mappings.iter().map(|m| !order.has_passed(m.epoch, driver).unwrap_or(false));
-            mappings.len() > n_most || pending.any(|is_pending| is_pending)
-        };
         let few = |n_pages| if keeps_stale { 0 } else { few_mappings(n_pages) };
-        let fast = planner.plan(bytes, align_bytes, |pages| is_blocked(pages, few(pages.len())));
-        fast.or_else(|| planner.plan(bytes, align_bytes, |pages| is_blocked(pages, usize::MAX)))
+        let fast = self.plan_over(bytes, align_bytes, stitching, few);
+        fast.or_else(|| self.plan_over(bytes, align_bytes, stitching, |_| usize::MAX))
     }
 
     /// The plan that creates least, however many stale mappings have to go for it.
@@ -225,23 +215,26 @@ impl StitchPool {
             // Without an event they block their places for good.
             let _ = self.order.close_epoch(&*self.driver);
         }
-        let (stale, slots, driver) = (&self.stale, &self.slots, &*self.driver);
-        let planner = Planner {
-            blocks: &self.blocks,
-            slots,
-            n_arena_pages: page_of(self.arena.bytes),
-            stitching: Stitching::Always,
-        };
-        let order = &mut self.order;
-        planner.plan(bytes, align_bytes, |pages| {
-            let mut mappings = stale.touching(pages, slots).into_iter();
-            mappings.any(|m| !order.has_passed(m.epoch, driver).unwrap_or(false))
-        })
+        self.plan_over(bytes, align_bytes, Stitching::Always, |_| usize::MAX)
     }
 
-    pub(crate) fn planner(&self, stitching: Stitching) -> Planner<'_> {
-        let n_arena_pages = page_of(self.arena.bytes);
-        Planner { blocks: &self.blocks, slots: &self.slots, n_arena_pages, stitching }
+    /// A plan for a place without stale mappings that are pending, and with at most `n_most` for
+    /// its pages of others.
+    fn plan_over(
+        &mut self,
+        bytes: u64,
+        align_bytes: u64,
+        stitching: Stitching,
+        n_most: impl Fn(usize) -> usize,
+    ) -> Option<Plan> {
+        let (blocks, slots, stale) = (&self.blocks, &self.slots, &self.stale);
+        let (order, driver) = (&mut self.order, &*self.driver);
+        let planner = Planner { blocks, slots, n_arena_pages: page_of(self.arena.bytes), stitching };
+        planner.plan(bytes, align_bytes, |pages| {
+            let mappings = stale.touching(pages, slots);
+            let mut pending = mappings.iter().map(|m| !order.has_passed(m.epoch, driver).unwrap_or(false));
+            mappings.len() > n_most(pages.len()) || pending.any(|is_pending| is_pending)
+        })
     }
 
     /// Unmaps at most `n_most` of the oldest stale mappings while there are too many. A failure
@@ -270,9 +263,14 @@ impl StitchPool {
             stitchable_bytes: self.blocks.clean_bytes(),
             reserved_bytes: self.physical_bytes(),
             limit_bytes: self.config.limit_bytes,
-            device_free_bytes: self.driver.memory_info(self.config.device).map_or(0, |info| info.free_bytes),
+            device_free_bytes: self.device_free_bytes(),
             top_tags: Vec::new(),
         }))
+    }
+
+    /// What the driver says that can still be created, 0 if it does not say.
+    fn device_free_bytes(&self) -> u64 {
+        self.driver.memory_info(self.config.device).map_or(0, |info| info.free_bytes)
     }
 }
 

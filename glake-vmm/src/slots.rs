@@ -33,8 +33,6 @@ pub(crate) struct Handle {
     pub(crate) origin: u32,
     /// Size in pages.
     pub(crate) n_pages: u32,
-    /// How many stale mappings it has.
-    pub(crate) n_stale: u32,
 }
 
 impl Handle {
@@ -138,7 +136,7 @@ impl Slots {
     }
 
     /// Pages of the hole that ends where the home at `page` starts.
-    pub(crate) fn holes_before(&self, page: usize) -> usize {
+    pub(crate) fn n_hole_pages_before(&self, page: usize) -> usize {
         match self.holes.range(..index(page)).next_back() {
             Some((&first, &n)) if (first + n) as usize == page => n as usize,
             _ => 0,
@@ -161,7 +159,7 @@ impl Slots {
 
     /// Takes a new handle in, homeless until [`settle`](Self::settle).
     pub(crate) fn adopt(&mut self, id: HandleId, n_pages: u32) -> u32 {
-        let handle = Handle { id, home: NONE, origin: NONE, n_pages, n_stale: 0 };
+        let handle = Handle { id, home: NONE, origin: NONE, n_pages };
         if let Some(i) = self.vacant_handles.pop() {
             self.handles[i as usize] = handle;
             i
@@ -209,7 +207,6 @@ impl Slots {
 
     /// Notes that `handle` stays mapped at `pages` without being at home there.
     pub(crate) fn mark_stale(&mut self, handle: u32, pages: Range<usize>) {
-        self.handles[handle as usize].n_stale += 1;
         self.n_stale_pages += pages.len() as u64;
         for p in pages {
             self.slot_mut(p).stale = handle;
@@ -219,7 +216,6 @@ impl Slots {
     /// Notes that the stale mapping of `handle` at `page` is gone.
     pub(crate) fn clear_stale(&mut self, handle: u32, page: usize) {
         let n = self.handle(handle).n_pages as usize;
-        self.handles[handle as usize].n_stale -= 1;
         self.n_stale_pages -= n as u64;
         for p in page..page + n {
             self.slots[p].stale = NONE;
@@ -231,7 +227,6 @@ impl Slots {
         if first >= self.end {
             if first > self.end {
                 self.holes.insert(self.end, first - self.end);
-                self.merge_hole(self.end);
             }
             self.end = behind;
             return;
@@ -262,16 +257,6 @@ impl Slots {
             self.end = first;
         } else {
             self.holes.insert(first, behind - first);
-        }
-    }
-
-    /// Joins the hole that starts at `first` with the one that ends there.
-    fn merge_hole(&mut self, first: u32) {
-        let Some((&start, &n)) = self.holes.range(..first).next_back() else { return };
-        if start + n == first
-            && let Some(m) = self.holes.remove(&first)
-        {
-            self.holes.insert(start, n + m);
         }
     }
 }

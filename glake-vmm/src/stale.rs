@@ -57,8 +57,13 @@ impl Stale {
         below.into_iter().chain(inside).collect()
     }
 
-    pub(crate) fn of_handle(&self, handle: u32) -> Vec<StaleMapping> {
-        self.by_page.values().filter(|m| m.handle == handle).copied().collect()
+    /// All mappings by handle.
+    pub(crate) fn by_handle(&self) -> BTreeMap<u32, Vec<StaleMapping>> {
+        let mut by_handle: BTreeMap<u32, Vec<StaleMapping>> = BTreeMap::new();
+        for mapping in self.by_page.values() {
+            by_handle.entry(mapping.handle).or_default().push(*mapping);
+        }
+        by_handle
     }
 
     #[cfg(test)]

@@ -4,6 +4,7 @@ use glake_core::alloc::AllocError;
 use glake_core::driver::{DriverError, Retired};
 
 use crate::pool::StitchPool;
+use crate::stale::StaleMapping;
 use crate::units::PAGE;
 
 /// What [`StitchPool::defragment`] did.
@@ -76,17 +77,17 @@ impl StitchPool {
         self.check_sound()?;
         self.give_up_spare();
         let before = self.physical_bytes();
-        let mut has_waited = false;
+        if before <= keep_bytes || self.blocks.clean_bytes() == 0 {
+            return Ok(0);
+        }
+        self.wait_for_stream()?;
+        let mut stale = self.stale.by_handle();
         while self.physical_bytes() > keep_bytes {
             let Some(block) = self.blocks.by_clean().next() else { break };
-            if !has_waited {
-                self.wait_for_stream()?;
-                has_waited = true;
-            }
             let Some(handle) = self.slots.homes_in(self.blocks.get(block).clean_pages()).next_back() else {
                 break;
             };
-            self.give_back(block, handle)?;
+            self.give_back(block, handle, &stale.remove(&handle).unwrap_or_default())?;
         }
         Ok(before - self.physical_bytes())
     }
@@ -102,16 +103,17 @@ impl StitchPool {
         };
         let all = tail + self.blocks.clean_bytes() - tail_clean;
         match self.plan_at_any_cost(all, 1) {
-            Some(plan) if plan.n_missing == 0 => Ok(self.commit_whole(&plan)?),
+            Some(plan) if plan.n_missing == 0 => {
+                self.commit(&plan, &[]).map_err(|error| self.not_committed(error))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Gives one whole free handle back to the device; its events have passed.
-    fn give_back(&mut self, block: u32, handle: u32) -> Result<(), AllocError> {
-        for mapping in self.stale.of_handle(handle) {
-            self.unmap_stale(&mapping)?;
-        }
+    /// Gives one whole free handle back to the device, with its stale mappings; all events have
+    /// passed.
+    fn give_back(&mut self, block: u32, handle: u32, stale: &[StaleMapping]) -> Result<(), AllocError> {
+        stale.iter().try_for_each(|mapping| self.unmap_stale(mapping))?;
         let pages = self.slots.handle(handle).pages();
         self.driver.unmap(self.range(&pages))?;
         let id = self.slots.handle(handle).id;

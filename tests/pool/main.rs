@@ -159,6 +159,19 @@ fn threads_share_a_pool() {
 }
 
 #[test]
+fn what_a_thread_dropped_is_free_for_its_next_request_whatever_others_do() {
+    const N_THREADS: u64 = 4;
+    let pool = Pool::builder(sim(), DEVICE).limit_bytes(N_THREADS * 2 * MIB).build().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..N_THREADS {
+            // One buffer each at any time, and room for as many.
+            scope.spawn(|| (0..50_000).for_each(|_| drop(floats(&pool, 2))));
+        }
+    });
+    assert_eq!(pool.stats().n_failures, 0);
+}
+
+#[test]
 fn dropped_memory_is_free_for_the_next_call() {
     let pool = pool(&sim());
     for _ in 0..10 {

@@ -43,6 +43,9 @@ impl SmallPool {
                 let n = usize::from(tag & !FREE);
                 assert!(n > 0 && at + n <= N_GRANULES, "granule {at} of unit {i}: {tag:#x}");
                 let is_free = tag & FREE != 0;
+                let n_tagged = granules[at..at + n].iter().filter(|g| g.tag != 0).count();
+                let n_ends = if is_free && n > 1 { 2 } else { 1 };
+                assert_eq!(n_tagged, n_ends, "a tag inside the run at granule {at} of unit {i}");
                 if is_free {
                     assert!(!was_free, "granule {at} of unit {i} is not joined with the run below");
                     assert_eq!(granules[at + n - 1].tag, tag, "the end of granule {at} of unit {i}");

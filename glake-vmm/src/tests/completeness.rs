@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use glake_core::alloc::{AllocError, Allocator, Request};
+use glake_core::driver::{Call, Driver, VirtualMemory};
 use glake_core::sim::{Completion, SimConfig};
-use glake_core::units::PAGE_BYTES;
+use glake_core::units::{DevicePtr, PAGE_BYTES};
 use glake_testkit::rng::Rng;
 
-use super::rig::{MIB, Rig};
+use super::rig::{DEVICE, MIB, Rig};
 use crate::blocks::Kind;
 use crate::{Config, Mode, StitchPool};
 
@@ -163,6 +164,44 @@ fn a_small_object_takes_what_is_left_where_no_unit_is_to_be_had() {
     rig.free(apart);
     assert_eq!(rig.pool.stats().largest_free_bytes, MIB);
     rig.check();
+}
+
+#[test]
+fn what_the_device_does_not_have_is_not_created_in_vain() {
+    let mut rig = Rig::new(SimConfig::h200(1).memory_bytes(96 * MIB), |config| config);
+    let others = rig.sim.create(DEVICE, 32 * MIB).unwrap();
+    let n_created = |rig: &Rig| rig.sim.ledger(DEVICE).unwrap().n(Call::Create);
+    // More than the device has in all.
+    rig.try_allocate(rig.request(98 * MIB)).unwrap_err();
+    assert_eq!(n_created(&rig), 1);
+    // More than others leave: tried once, not again in handles of one page.
+    rig.try_allocate(rig.request(80 * MIB)).unwrap_err();
+    assert!(n_created(&rig) <= 1 + 20, "{} handles were created", n_created(&rig));
+    rig.allocate(64 * MIB);
+    rig.sim.release(others).unwrap();
+    rig.finish();
+}
+
+#[test]
+fn mappings_left_without_an_event_do_not_block_the_last_place() {
+    let mut rig = Rig::immediate(|config| config.mode(Mode::Compact).limit_bytes(16 * MIB));
+    let sizes = [4 * MIB, 2 * MIB, 4 * MIB, 2 * MIB, 2 * MIB, MIB, MIB];
+    let at: Vec<DevicePtr> = sizes.iter().map(|&bytes| rig.allocate(bytes)).collect();
+    rig.free(at[0]);
+    rig.free(at[2]);
+    let stitched = rig.allocate(8 * MIB);
+    // Its handles return, and stay mapped behind the last home, in the open epoch.
+    rig.free(stitched);
+    // One of them is used, so that the run cannot be revived.
+    rig.allocate(4 * MIB);
+    rig.free(at[4]);
+    rig.free(at[6]);
+    // Half a page at the end and three pages elsewhere: they fit together there only.
+    rig.allocate(7 * MIB);
+    assert_eq!(rig.pool.stats().reserved_bytes, 16 * MIB);
+    rig.check();
+    rig.free_all();
+    rig.finish();
 }
 
 #[test]
