@@ -40,13 +40,13 @@ item() {
 
 # replayed NAME ARGUMENT...: on the GPU and on the simulator, in both modes.
 replayed() {
-    name=$1
+    trace=$1
     shift
     for mode in default compact; do
-        svg=$out/$name-$mode.svg
-        item "replay $name $mode" ./examples/replay --json --mode $mode --device cuda:0 --svg "$svg" "$@"
+        svg=$out/$trace-$mode.svg
+        item "replay $trace $mode" ./examples/replay --json --mode $mode --device cuda:0 --svg "$svg" "$@"
         grep '^{' "$log" >> "$out/cuda.jsonl" || continue
-        item "replay-sim $name $mode" ./examples/replay --json --mode $mode "$@"
+        item "replay-sim $trace $mode" ./examples/replay --json --mode $mode "$@"
         grep '^{' "$log" >> "$out/sim.jsonl"
     done
 }
@@ -72,9 +72,9 @@ for path in tests/* examples/* benches/*; do
     case $path in
     tests/*) item "$path" "$path" --test-threads=1 --nocapture ;;
     examples/replay)
-        for trace in traces/*; do
-            name=$(basename "$trace" .gz)
-            replayed "${name%.csv}" "$trace"
+        for file in traces/*; do
+            base=$(basename "$file" .gz)
+            replayed "${base%.csv}" "$file"
         done
         replayed churn --synthetic churn
         ;;
