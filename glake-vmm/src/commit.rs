@@ -68,8 +68,7 @@ impl StitchPool {
     pub(crate) fn unmap_stale(&mut self, mapping: &StaleMapping) -> Result<(), DriverError> {
         let n_pages = self.slots.handle(mapping.handle).n_pages as usize;
         self.driver.unmap(self.range(&(mapping.page..mapping.page + n_pages)))?;
-        self.slots.clear_stale(mapping.handle, mapping.page);
-        self.stale.remove(mapping);
+        self.forget_stale(mapping);
         Ok(())
     }
 
@@ -129,28 +128,38 @@ impl StitchPool {
         closed.map(Some).map_err(|error| (plan.pages.clone(), error))
     }
 
-    /// Moves the donors' homes to the front of the plan's pages.
+    /// Moves the donors' homes to the front of the plan's pages. Without an epoch nothing moves.
     fn rehome(&mut self, plan: &Plan, moved: &[u32], epoch: Option<Epoch>) {
+        let Some(epoch) = epoch else { return };
         for donor in &plan.donors {
             self.blocks.remove_pages(donor.block, &donor.pages, &mut self.slots);
         }
         let mut page = plan.pages.start;
         for &handle in moved {
-            let old = self.slots.unsettle(handle);
-            if let Some(epoch) = epoch {
-                self.stale.insert(StaleMapping { handle, page: old.start, epoch });
-            }
-            let n_pages = old.len();
+            let n_pages = self.leave_home(handle, epoch);
             self.counters.stitched_bytes += n_pages as u64 * PAGE;
-            self.slots.mark_stale(handle, old);
             self.slots.settle(handle, page);
             page += n_pages;
         }
-        self.counters.n_stitches += u64::from(!moved.is_empty());
+        self.counters.n_stitches += 1;
         self.spent.n_handles += moved.len() as u64;
-        if !moved.is_empty() {
-            self.note_stitched(plan);
-        }
+        self.note_stitched(plan);
+    }
+
+    /// Takes the home away from a handle, which stays mapped there for the work of `epoch` and
+    /// earlier ones; how many pages it has.
+    pub(crate) fn leave_home(&mut self, handle: u32, epoch: Epoch) -> usize {
+        let old = self.slots.unsettle(handle);
+        let n_pages = old.len();
+        self.stale.insert(StaleMapping { handle, page: old.start, epoch });
+        self.slots.mark_stale(handle, old);
+        n_pages
+    }
+
+    /// Notes that a mapping is no longer stale: it is gone, or a home again.
+    pub(crate) fn forget_stale(&mut self, mapping: &StaleMapping) {
+        self.slots.clear_stale(mapping.handle, mapping.page);
+        self.stale.remove(mapping);
     }
 
     /// Remembers where a run was stitched, so that it can be revived.

@@ -15,7 +15,6 @@ use std::ops::Range;
 use crate::plan::{Place, Planner};
 use crate::pool::StitchPool;
 use crate::room::Stitching;
-use crate::stale::StaleMapping;
 use crate::units::{PAGE, page_of, page_start};
 
 /// Allocations and frees of the first rest.
@@ -150,11 +149,8 @@ impl StitchPool {
         let old = self.slots.handle(handle).pages();
         let block = self.blocks.holding(old.start, &self.slots);
         self.blocks.remove_pages(block, &old, &mut self.slots);
-        self.slots.unsettle(handle);
-        self.slots.clear_stale(handle, page);
-        self.stale.remove(&mapping);
-        self.stale.insert(StaleMapping { handle, page: old.start, epoch: self.order.open() });
-        self.slots.mark_stale(handle, old);
+        self.leave_home(handle, self.order.open());
+        self.forget_stale(&mapping);
         self.slots.settle(handle, page);
         let pages = self.slots.handle(handle).pages();
         self.blocks.add_pages(&pages, &mut self.slots);
