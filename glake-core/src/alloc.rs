@@ -48,7 +48,8 @@ pub struct Allocation {
 /// A stream-ordered allocator of device memory.
 ///
 /// *Stream-ordered*: memory is valid for work enqueued on the allocation's stream from now on, and
-/// a free takes effect behind the work enqueued before it. Neither call waits for the device.
+/// a free takes effect behind the work enqueued before it, on the stream that it names and on those
+/// named by [`record_use`](Self::record_use). Neither call waits for the device.
 /// Allocators take `&mut self`; [`Locked`](crate::adapt::Locked) shares one between threads.
 pub trait Allocator: fmt::Debug {
     /// Allocates memory.
@@ -64,6 +65,14 @@ pub trait Allocator: fmt::Debug {
     /// freed before, inside one, or foreign; [`AllocError::OtherStream`];
     /// [`AllocError::Poisoned`]. The state is as before.
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError>;
+
+    /// Tells that work enqueued on `stream` uses the allocation at `ptr`: a later free takes effect
+    /// behind the work enqueued there until the free, too. Work on a stream other than the
+    /// allocation's has to be ordered behind the allocation by the caller.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free). The state is as before.
+    fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError>;
 
     /// Gives physical memory back to the device until at most `keep_bytes` are reserved or
     /// nothing more is free, and returns how many bytes went back. May wait for device work.
@@ -84,6 +93,10 @@ impl<T: Allocator + ?Sized> Allocator for Box<T> {
 
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         (**self).free(ptr, stream)
+    }
+
+    fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        (**self).record_use(ptr, stream)
     }
 
     fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {

@@ -139,6 +139,12 @@ pub trait VirtualMemory: Debug + Send + Sync {
 }
 
 /// Streams and events: the order of device work.
+///
+/// [`StreamId::PER_THREAD`] is a queue of the calling thread's own: what one thread enqueues on it is
+/// not ordered against what another does, though both name the same stream.
+///
+/// Work enqueued on a stream that is being captured goes into a graph and runs when that is
+/// launched. An event has no place there: no call puts one into a graph.
 pub trait StreamOrder: Debug + Send + Sync {
     /// Creates a stream on `device` that does not synchronise with any other.
     ///
@@ -149,14 +155,24 @@ pub trait StreamOrder: Debug + Send + Sync {
     /// Destroys a stream made by [`create_stream`](Self::create_stream); its work still runs.
     ///
     /// # Errors
-    /// [`DriverError::UnknownStream`].
+    /// [`DriverError::UnknownStream`]; [`DriverError::Capturing`] while it is captured.
     fn destroy_stream(&self, stream: StreamId) -> Result<()>;
 
     /// Records an event behind all work enqueued on `stream` so far.
     ///
     /// # Errors
-    /// [`DriverError::UnknownStream`].
+    /// [`DriverError::UnknownStream`]; [`DriverError::Capturing`] while the stream is captured.
     fn record(&self, stream: StreamId) -> Result<EventId>;
+
+    /// Records an event behind all work enqueued on `device` so far: on every stream there, those of
+    /// other threads and those that were destroyed included.
+    ///
+    /// # Errors
+    /// [`DriverError::InvalidDevice`]; [`DriverError::NotSupported`] on CUDA before 12.5;
+    /// [`DriverError::Capturing`] while a stream of the device is captured. The captures of streams
+    /// that the driver knows, and of the calling thread's own, are seen before and not disturbed. A
+    /// capture of another thread's default stream is not seen, and is broken by the call.
+    fn record_all(&self, device: DeviceId) -> Result<EventId>;
 
     /// Whether the work before `event` is done. Does not block.
     ///
@@ -167,7 +183,8 @@ pub trait StreamOrder: Debug + Send + Sync {
     /// Makes later work of `stream` wait for `event`. Does not block the host.
     ///
     /// # Errors
-    /// [`DriverError::UnknownStream`], [`DriverError::UnknownEvent`].
+    /// [`DriverError::UnknownStream`], [`DriverError::UnknownEvent`]; [`DriverError::Capturing`]
+    /// while the stream is captured.
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()>;
 
     /// Blocks the host until `event` has passed.
@@ -176,11 +193,27 @@ pub trait StreamOrder: Debug + Send + Sync {
     /// [`DriverError::UnknownEvent`]; [`DriverError::DeviceLost`].
     fn synchronize(&self, event: EventId) -> Result<()>;
 
+    /// Blocks the host until all work enqueued on `device` so far is done.
+    ///
+    /// # Errors
+    /// As [`record_all`](Self::record_all), which it treats captures like, but supported by every
+    /// driver; [`DriverError::DeviceLost`].
+    fn synchronize_all(&self, device: DeviceId) -> Result<()>;
+
+    /// Whether work enqueued on `stream` goes into a graph instead of the device.
+    ///
+    /// # Errors
+    /// [`DriverError::UnknownStream`].
+    fn is_capturing(&self, stream: StreamId) -> Result<bool>;
+
     /// Forgets an event. Never blocks; an unknown event is ignored.
     fn forget(&self, event: EventId);
 }
 
 /// Copies and fills. Ranges on the device must be mapped, with access, in ranges of this driver.
+///
+/// Copies with host memory are refused with [`DriverError::Capturing`] on a stream that is captured,
+/// because the graph would keep the host's address and use it again at each launch.
 pub trait Copies: Debug + Send + Sync {
     /// Copies `src` to the device at `dst`, behind the work of `stream`, and blocks until done.
     ///
@@ -245,6 +278,9 @@ pub struct Piece {
 }
 
 /// Work that runs as a kernel on the device.
+///
+/// [`gather`](Self::gather), [`compare`](Self::compare) and [`mismatches`](Self::mismatches) use host
+/// memory and are refused with [`DriverError::Capturing`] on a stream that is captured.
 pub trait DeviceOps: Debug + Send + Sync {
     /// Enqueues a copy by the device's cores instead of its copy engine: as fast over small
     /// handles as over one large one.

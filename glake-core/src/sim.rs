@@ -43,6 +43,7 @@ use crate::driver::{Driver, DriverError, Ledger, Result};
 use crate::units::{DeviceId, StreamId};
 
 mod bytes;
+mod capture;
 mod config;
 mod copies;
 mod cost;
@@ -59,13 +60,15 @@ mod stream;
 mod vmm;
 mod work;
 
+pub use capture::GraphId;
 pub use config::{Completion, MAX_DEVICES, SimConfig};
 pub use cost::{CostTable, Curve};
 pub use fault::{Fault, Target};
 
 /// A simulated GPU driver. See the [module](self).
 ///
-/// [`StreamId::LEGACY`] (and stream 0) and [`StreamId::PER_THREAD`] are streams of device 0. Calls
+/// [`StreamId::LEGACY`] (and stream 0) and [`StreamId::PER_THREAD`] are streams of device 0, the latter
+/// one for each thread: `complete` and `n_pending` speak of the calling thread's. Calls
 /// that concern no device, and failed calls whose device is not known yet, are booked there.
 #[derive(Debug)]
 pub struct SimDriver {
@@ -121,7 +124,8 @@ impl SimDriver {
 
     /// Runs up to `n` pieces of the pending work of `stream`, oldest first, and returns how many
     /// ran: fewer where no more is pending or the next waits for an event that has not passed.
-    /// Copies, kernels, delays, recorded events and waits are one piece each.
+    /// Copies, kernels, delays, recorded events and waits are one piece each; an event behind a
+    /// whole device is none.
     ///
     /// Meant for [`Completion::Manual`]; under [`Completion::Lag`] it does nothing.
     ///

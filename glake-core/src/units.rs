@@ -49,7 +49,7 @@ id! {
 impl StreamId {
     /// CUDA's legacy default stream.
     pub const LEGACY: Self = Self(1);
-    /// The *calling* thread's default stream.
+    /// The *calling* thread's default stream: one queue for each thread, under the same id.
     pub const PER_THREAD: Self = Self(2);
 }
 

@@ -133,6 +133,146 @@ fn blocking_runs_what_is_needed_and_nothing_else() {
 }
 
 #[test]
+fn each_thread_has_a_queue_of_its_own() {
+    let driver = manual();
+    let fill = || {
+        driver.delay(StreamId::PER_THREAD, 1).unwrap();
+        driver.record(StreamId::PER_THREAD).unwrap()
+    };
+    let elsewhere = std::thread::scope(|scope| scope.spawn(fill).join().unwrap());
+    let here = fill();
+    assert_eq!(driver.n_pending(StreamId::PER_THREAD), Ok(2));
+    assert_eq!(driver.complete(StreamId::PER_THREAD, 9), Ok(2));
+    assert_eq!([here, elsewhere].map(|event| driver.query(event)), [Ok(true), Ok(false)]);
+    driver.synchronize(elsewhere).unwrap();
+}
+
+#[test]
+fn an_event_of_a_device_waits_for_its_streams_only() {
+    let driver = SimConfig::h200(2).completion(Completion::Manual).build();
+    let [a, b] = [(); 2].map(|()| driver.create_stream(DEVICE).unwrap());
+    let away = driver.create_stream(DeviceId(1)).unwrap();
+    for stream in [a, b, away] {
+        driver.delay(stream, 1).unwrap();
+    }
+    let all = driver.record_all(DEVICE).unwrap();
+    driver.delay(a, 1).unwrap();
+    driver.wait(away, all).unwrap();
+    assert_eq!((driver.complete(away, 9), driver.complete(a, 1)), (Ok(1), Ok(1)));
+    assert_eq!(driver.query(all), Ok(false), "b is not done");
+    assert_eq!((driver.complete(b, 1), driver.query(all)), (Ok(1), Ok(true)));
+    assert_eq!((driver.n_pending(a), driver.complete(away, 9)), (Ok(1), Ok(1)));
+    driver.synchronize_all(DEVICE).unwrap();
+    assert_eq!(driver.n_pending(a), Ok(0));
+}
+
+#[test]
+fn an_event_of_a_device_lags_as_work_does() {
+    let driver = SimConfig::h200(1).completion(Completion::Lag(20_000)).build();
+    let all = driver.record_all(DEVICE).unwrap();
+    assert_eq!(driver.query(all), Ok(false));
+    driver.delay(STREAM, 50_000).unwrap();
+    let behind = driver.record_all(DEVICE).unwrap();
+    driver.advance(20_000);
+    assert_eq!((driver.query(all), driver.query(behind)), (Ok(true), Ok(false)));
+    driver.synchronize(behind).unwrap();
+    let now_ns = driver.now_ns();
+    assert!((70_000..71_000).contains(&now_ns), "{now_ns}");
+}
+
+#[test]
+fn captured_work_runs_at_each_launch() {
+    let driver = manual();
+    let range = new_page(&driver);
+    let [stream, other] = [(); 2].map(|()| driver.create_stream(DEVICE).unwrap());
+    driver.begin_capture(stream).unwrap();
+    driver.copy(range.start + 8, range.start, 8, stream).unwrap();
+    driver.fill(AddressRange::new(range.start, 8), 7, stream).unwrap();
+    assert_eq!((driver.n_pending(stream), driver.is_capturing(stream)), (Ok(0), Ok(true)));
+    let graph = driver.end_capture(stream).unwrap();
+    assert_eq!(driver.is_capturing(stream), Ok(false));
+    assert_eq!(driver.n_pending(stream), Ok(0), "nothing ran");
+    let bytes = || {
+        let mut bytes = [0; 16];
+        driver.read(range.start, &mut bytes, other).unwrap();
+        (bytes[0], bytes[8])
+    };
+    assert_eq!(bytes(), (0, 0));
+    driver.launch(graph, other).unwrap();
+    assert_eq!(driver.n_pending(other), Ok(2));
+    assert_eq!(bytes(), (7, 0));
+    driver.launch(graph, other).unwrap();
+    driver.destroy_graph(graph).unwrap();
+    assert_eq!(bytes(), (7, 7), "what was launched still runs");
+    assert!(matches!(driver.launch(graph, other), Err(DriverError::InvalidValue(_))));
+    assert!(matches!(driver.end_capture(stream), Err(DriverError::InvalidValue(_))));
+    assert!(matches!(driver.begin_capture(STREAM), Err(DriverError::InvalidValue(_))));
+}
+
+#[test]
+fn a_launch_translates_addresses_anew() {
+    let driver = SimDriver::h200(1);
+    let handle = driver.create(DEVICE, PAGE_BYTES).unwrap();
+    let range = place(&driver, handle);
+    let stream = driver.create_stream(DEVICE).unwrap();
+    driver.begin_capture(stream).unwrap();
+    driver.fill(range, 1, stream).unwrap();
+    let graph = driver.end_capture(stream).unwrap();
+    driver.unmap(range).unwrap();
+    assert_eq!(driver.launch(graph, stream), Err(DriverError::DeviceLost));
+}
+
+#[test]
+fn what_has_no_place_in_a_graph_is_refused_and_the_capture_goes_on() {
+    let driver = SimDriver::h200(1);
+    let range = new_page(&driver);
+    let [stream, other] = [(); 2].map(|()| driver.create_stream(DEVICE).unwrap());
+    let event = driver.record(other).unwrap();
+    driver.begin_capture(stream).unwrap();
+    let refused = DriverError::Capturing(stream);
+    let piece = glake_core::driver::Piece { dst: range.start, src: range.start + 8, bytes: 8 };
+    assert_eq!(driver.begin_capture(stream), Err(refused));
+    assert_eq!(driver.record(stream), Err(refused));
+    assert_eq!(driver.wait(stream, event), Err(refused));
+    assert_eq!(driver.record_all(DEVICE), Err(refused));
+    assert_eq!(driver.synchronize_all(DEVICE), Err(refused));
+    assert_eq!(driver.destroy_stream(stream), Err(refused));
+    assert_eq!(driver.write(range.start, &[1], stream), Err(refused));
+    assert_eq!(driver.read(range.start, &mut [1], stream), Err(refused));
+    assert_eq!(driver.write_async(range.start, Arc::new([1]), stream), Err(refused));
+    assert_eq!(driver.read_async(range.start, vec![1].into(), stream), Err(refused));
+    assert_eq!(driver.gather(&[piece], stream), Err(refused));
+    assert_eq!(driver.compare(range.start, range.start, 8, stream), Err(refused));
+    assert_eq!(driver.mismatches(stream), Err(refused));
+    driver.record(other).unwrap();
+    driver.copy_by_kernel(range.start, range.start + 8, 8, stream).unwrap();
+    driver.synchronize(event).unwrap();
+    driver.end_capture(stream).unwrap();
+    driver.record_all(DEVICE).unwrap();
+    driver.synchronize_all(DEVICE).unwrap();
+}
+
+/// A driver cannot ask whether the default stream of another thread is captured.
+#[test]
+fn a_capture_of_another_thread_is_broken_by_who_cannot_know() {
+    for breaks in [
+        |driver: &SimDriver| driver.record_all(DEVICE).map(drop),
+        |driver: &SimDriver| driver.synchronize_all(DEVICE),
+    ] {
+        let driver = SimDriver::h200(1);
+        driver.begin_capture(StreamId::PER_THREAD).unwrap();
+        assert_eq!(breaks(&driver), Err(DriverError::Capturing(StreamId::PER_THREAD)), "one's own is known");
+        let elsewhere = std::thread::scope(|scope| scope.spawn(|| breaks(&driver)).join().unwrap());
+        assert_eq!(elsewhere, Err(DriverError::Capturing(StreamId(0))));
+        assert_eq!(driver.is_capturing(StreamId::PER_THREAD), Ok(true), "until it is ended");
+        let broken = |call| DriverError::Native { call, code: 901 };
+        assert_eq!(driver.delay(StreamId::PER_THREAD, 1), Err(broken("cuLaunchKernel")));
+        assert_eq!(driver.end_capture(StreamId::PER_THREAD), Err(broken("cuStreamEndCapture")));
+        driver.record_all(DEVICE).unwrap();
+    }
+}
+
+#[test]
 fn delays_and_waits_take_time_by_the_clock() {
     let driver = SimConfig::h200(1).completion(Completion::Lag(1_000)).build();
     let range = new_page(&driver);
@@ -187,6 +327,13 @@ fn all_calls(driver: &SimDriver) -> Result<()> {
     driver.wait(stream, event)?;
     driver.query(event)?;
     driver.synchronize(event)?;
+    driver.record_all(DEVICE)?;
+    driver.synchronize_all(DEVICE)?;
+    driver.begin_capture(stream)?;
+    driver.is_capturing(stream)?;
+    let graph = driver.end_capture(stream)?;
+    driver.launch(graph, stream)?;
+    driver.destroy_graph(graph)?;
     driver.memory_info(DEVICE)?;
     let imported = driver.import(DEVICE, driver.export(handle)?, PAGE_BYTES)?;
     driver.release(imported)?;
@@ -208,7 +355,7 @@ fn each_call_can_be_made_to_fail() {
         }
         n_calls += 1;
     }
-    assert_eq!(n_calls, 19);
+    assert_eq!(n_calls, 26);
 }
 
 #[test]

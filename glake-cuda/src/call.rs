@@ -4,6 +4,7 @@
 //! unsafe: the caller vouches that the driver knows it. All need [`probe`](crate::probe) first.
 
 use glake_core::driver::{DriverError, Result};
+use glake_core::units::StreamId;
 
 use cudarc::driver::sys;
 
@@ -75,7 +76,8 @@ pub(crate) const fn error(call: &'static str, code: u32) -> DriverError {
     match code {
         2 => DriverError::OutOfMemory,
         801 => DriverError::NotSupported(call),
-        900 | 904..=908 => DriverError::NotSupported("this call while a stream is captured into a graph"),
+        // STREAM_CAPTURE_UNSUPPORTED, _UNJOINED .. _WRONG_THREAD: the driver does not say which stream.
+        900 | 904..=908 => DriverError::Capturing(StreamId(0)),
         // DEINITIALIZED, ECC_UNCORRECTABLE, NVLINK_UNCORRECTABLE, CONTAINED
         4 | 214 | 220 | 226
         // ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, CONTEXT_IS_DESTROYED, ASSERT
@@ -111,6 +113,8 @@ mod tests {
         ] {
             assert_eq!(of(lost), Err(DriverError::DeviceLost), "{lost:?}");
         }
+        let capturing = Err(DriverError::Capturing(StreamId(0)));
+        assert_eq!(of(R::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), capturing);
         let native = DriverError::Native { call: "cuX", code: 1 };
         assert_eq!(of(R::CUDA_ERROR_INVALID_VALUE), Err(native));
     }

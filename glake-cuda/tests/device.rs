@@ -281,7 +281,10 @@ fn a_capture_is_neither_broken_nor_given_host_memory() {
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
     driver.fill(AddressRange::new(target.range().start, 64), 9, id).unwrap();
     let refused = driver.write(target.range().start, &[1], id);
-    assert!(matches!(refused, Err(DriverError::NotSupported(_))), "{refused:?}");
+    let capturing = DriverError::Capturing(id);
+    assert_eq!((refused, driver.record(id)), (Err(capturing), Err(capturing)));
+    assert_eq!((driver.record_all(DEVICE), driver.synchronize_all(DEVICE)), (Err(capturing), Err(capturing)));
+    assert_eq!((driver.is_capturing(id), driver.is_capturing(other)), (Ok(true), Ok(false)));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let event = driver.record(other).unwrap();

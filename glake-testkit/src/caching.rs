@@ -6,7 +6,8 @@
 //! 10 MiB and the request rounded to 2 MiB above; each stream has a pool pair of its own; best fit
 //! by (size, address); a block is split if at least 512 B (small) or more than 1 MiB (large)
 //! remain; free neighbours in a segment coalesce; when the device is out of memory, all wholly
-//! free segments are given back and the request is tried once more.
+//! free segments are given back and the request is tried once more; a block that other streams were
+//! told to use is free when events recorded there at its free have passed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use glake_core::alloc::{AllocError, Allocation, Allocator, OutOfMemory, Request};
 use glake_core::driver::{Driver, DriverError};
 use glake_core::stats::Stats;
-use glake_core::units::{DeviceId, DevicePtr, PAGE_BYTES, StreamId, round_up};
+use glake_core::units::{DeviceId, DevicePtr, EventId, PAGE_BYTES, StreamId, round_up};
 
 mod blocks;
 mod segment;
@@ -37,13 +38,25 @@ pub struct Caching {
     blocks: Blocks,
     segments: HashMap<DevicePtr, Segment>,
     live: HashMap<DevicePtr, Live>,
+    /// Oldest first.
+    pending: Vec<Pending>,
     stats: Stats,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Live {
     block: BlockId,
     bytes: u64,
+    stream: StreamId,
+    /// Other streams told to use it.
+    used_on: Vec<StreamId>,
+}
+
+/// A freed block that other streams may still use.
+#[derive(Debug)]
+struct Pending {
+    block: BlockId,
+    events: Vec<EventId>,
 }
 
 impl Caching {
@@ -57,6 +70,7 @@ impl Caching {
             blocks: Blocks::default(),
             segments: HashMap::new(),
             live: HashMap::new(),
+            pending: Vec::new(),
             stats: Stats::default(),
         }
     }
@@ -96,6 +110,7 @@ impl Caching {
     /// Gives wholly free segments back, behind the work of their streams, until at most
     /// `keep_bytes` are reserved.
     fn release_cached(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
+        self.settle_pending()?;
         let mut released = 0;
         let mut synchronized: Vec<StreamId> = Vec::new();
         for (block, pool, range) in self.blocks.whole_free() {
@@ -118,6 +133,54 @@ impl Caching {
         Ok(released)
     }
 
+    /// An event on each stream.
+    fn record_each(&self, streams: &[StreamId]) -> Result<Vec<EventId>, DriverError> {
+        let mut events = Vec::new();
+        for &stream in streams {
+            match self.driver.record(stream) {
+                Ok(event) => events.push(event),
+                Err(error) => {
+                    self.forget(events);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(events)
+    }
+
+    fn forget(&self, events: Vec<EventId>) {
+        for event in events {
+            self.driver.forget(event);
+        }
+    }
+
+    /// Frees the blocks that no stream uses any more.
+    fn reap_pending(&mut self) -> Result<(), DriverError> {
+        let mut at = 0;
+        while let Some(pending) = self.pending.get_mut(at) {
+            while let Some(&event) = pending.events.last()
+                && self.driver.query(event)?
+            {
+                self.driver.forget(event);
+                pending.events.pop();
+            }
+            if pending.events.is_empty() {
+                self.blocks.give(self.pending.remove(at).block);
+            } else {
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the streams that use freed blocks, and frees these.
+    fn settle_pending(&mut self) -> Result<(), DriverError> {
+        for pending in &self.pending {
+            pending.events.iter().try_for_each(|&event| self.driver.synchronize(event))?;
+        }
+        self.reap_pending()
+    }
+
     fn out_of_memory(&self, requested_bytes: u64) -> AllocError {
         let stats = self.stats();
         AllocError::OutOfMemory(Box::new(OutOfMemory {
@@ -136,7 +199,8 @@ impl Caching {
         let taken = self.blocks.take(block, bytes);
         let start = taken.start.0.next_multiple_of(request.align_bytes);
         let ptr = DevicePtr(start);
-        self.live.insert(ptr, Live { block, bytes: request.bytes });
+        let live = Live { block, bytes: request.bytes, stream: request.stream, used_on: Vec::new() };
+        self.live.insert(ptr, live);
         let stats = &mut self.stats;
         stats.requested_bytes += request.bytes;
         stats.allocated_bytes += taken.bytes;
@@ -160,6 +224,7 @@ impl Allocator for Caching {
         let slack = align_bytes.saturating_sub(MIN_BLOCK_BYTES);
         let rounded = bytes.checked_add(slack).and_then(|bytes| round_up(bytes, MIN_BLOCK_BYTES));
         let rounded = rounded.filter(|&bytes| bytes < 1 << 48).ok_or(AllocError::TooLarge { bytes })?;
+        self.reap_pending()?;
         let kind = if rounded <= SMALL_BYTES { Kind::Small } else { Kind::Large };
         match self.find(Pool { stream, kind }, rounded) {
             Ok(block) => Ok(self.take(request, block, rounded)),
@@ -171,12 +236,31 @@ impl Allocator for Caching {
         }
     }
 
-    fn free(&mut self, ptr: DevicePtr, _: StreamId) -> Result<(), AllocError> {
-        let live = self.live.remove(&ptr).ok_or(AllocError::NotAllocated(ptr))?;
-        self.stats.allocated_bytes -= self.blocks.give(live.block);
+    fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        let live = self.live.get(&ptr).ok_or(AllocError::NotAllocated(ptr))?;
+        let mut streams = live.used_on.clone();
+        if stream != live.stream && !streams.contains(&stream) {
+            streams.push(stream);
+        }
+        let events = self.record_each(&streams)?;
+        let Some(live) = self.live.remove(&ptr) else { return Err(AllocError::NotAllocated(ptr)) };
+        self.stats.allocated_bytes -= self.blocks.bytes(live.block);
         self.stats.requested_bytes -= live.bytes;
         self.stats.n_live -= 1;
         self.stats.n_frees += 1;
+        if events.is_empty() {
+            self.blocks.give(live.block);
+        } else {
+            self.pending.push(Pending { block: live.block, events });
+        }
+        Ok(())
+    }
+
+    fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        let live = self.live.get_mut(&ptr).ok_or(AllocError::NotAllocated(ptr))?;
+        if stream != live.stream && !live.used_on.contains(&stream) {
+            live.used_on.push(stream);
+        }
         Ok(())
     }
 

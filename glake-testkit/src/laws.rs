@@ -78,6 +78,9 @@ macro_rules! driver_laws {
                 an_unknown_stream_is_refused,
                 the_work_of_a_destroyed_stream_still_runs,
                 each_thread_has_a_default_stream,
+                an_event_of_a_device_is_behind_all_its_streams,
+                a_device_is_waited_for_as_a_whole,
+                a_stream_says_whether_it_is_captured,
             ];
             copies: [
                 bytes_come_back_over_mapping_borders,
@@ -117,6 +120,7 @@ macro_rules! driver_laws {
             ];
             books: [
                 every_call_is_counted,
+                calls_on_a_whole_device_are_counted,
                 physical_memory_is_accounted,
                 a_failed_call_is_counted,
             ];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use glake_core::alloc::Allocation;
 use glake_core::units::{AddressRange, DevicePtr, StreamId};
 
-use crate::spy::{Extent, Moment, Spy};
+use crate::spy::{Extent, Moment, Order, Spy};
 
 mod owners;
 #[cfg(test)]
@@ -31,33 +31,48 @@ pub struct Findings {
 ///
 /// Over a [`Spy`] the bytes are physical, so that a byte with two addresses is one byte; without
 /// one, they are addresses, and only reuse on the same stream counts as ordered.
+///
+/// A byte may go to a stream that runs behind the free of its last owner: behind the work of the
+/// stream that the free named, and of those that were told to use the allocation, up to the free. It does
+/// so if it is that stream, waits for an event recorded there since, be it by way of other streams, or
+/// if the host has seen such an event pass.
 #[derive(Debug)]
 pub struct Oracle {
-    spy: Option<Arc<Spy>>,
+    seen: Seen,
     /// Live allocations by address.
     live: BTreeMap<DevicePtr, Live>,
     owners: Owners,
     findings: Findings,
 }
 
+/// Where the order of work is known from.
+#[derive(Debug)]
+enum Seen {
+    By(Arc<Spy>),
+    /// No waits are seen: streams are ordered within themselves.
+    Nothing(Box<Order>),
+}
+
 #[derive(Debug)]
 struct Live {
     bytes: u64,
     extents: Vec<Extent>,
+    /// Streams told to use it.
+    used_on: Vec<StreamId>,
 }
 
 impl Oracle {
     /// An oracle of physical bytes.
     #[must_use]
     pub fn over(spy: Arc<Spy>) -> Self {
-        Self { spy: Some(spy), ..Self::of_addresses() }
+        Self { seen: Seen::By(spy), ..Self::of_addresses() }
     }
 
     /// An oracle of addresses.
     #[must_use]
-    pub const fn of_addresses() -> Self {
-        let findings = Findings { n_overlaps: 0, n_out_of_order_reuses: 0, n_unmapped: 0, n_moved: 0 };
-        Self { spy: None, live: BTreeMap::new(), owners: Owners::new(), findings }
+    pub fn of_addresses() -> Self {
+        let seen = Seen::Nothing(Box::default());
+        Self { seen, live: BTreeMap::new(), owners: Owners::new(), findings: Findings::default() }
     }
 
     /// What was wrong so far.
@@ -84,36 +99,63 @@ impl Oracle {
             for owner in self.owners.replace(extent, Owner::Live) {
                 match owner {
                     Owner::Live => overlaps = true,
-                    Owner::Freed(moment) => out_of_order |= !self.is_behind(allocation.stream, moment),
+                    Owner::Freed(moments) => {
+                        out_of_order |=
+                            !moments.iter().all(|&moment| self.is_behind(allocation.stream, moment));
+                    }
                 }
             }
         }
         self.findings.n_overlaps += u64::from(overlaps);
         self.findings.n_out_of_order_reuses += u64::from(out_of_order);
-        self.live.insert(allocation.ptr, Live { bytes: allocation.bytes, extents });
+        let live = Live { bytes: allocation.bytes, extents, used_on: Vec::new() };
+        self.live.insert(allocation.ptr, live);
+    }
+
+    /// The allocator was told that work on `stream` uses the allocation at `ptr`.
+    pub fn used(&mut self, ptr: DevicePtr, stream: StreamId) {
+        if let Some(live) = self.live.get_mut(&ptr)
+            && !live.used_on.contains(&stream)
+        {
+            live.used_on.push(stream);
+        }
     }
 
     /// The allocation at `ptr`, whose last use was enqueued on `stream`, is freed. Must be told
     /// before the allocator acts on it.
     pub fn freed(&mut self, ptr: DevicePtr, stream: StreamId) {
-        let Some(Live { bytes, extents }) = self.live.remove(&ptr) else { return };
+        let Some(Live { bytes, extents, mut used_on }) = self.live.remove(&ptr) else { return };
         let now = self.resolve(AddressRange::new(ptr, bytes)).unwrap_or_default();
         self.findings.n_moved += u64::from(now != extents);
-        let moment = self.spy.as_ref().map_or_else(|| Moment::before_all(stream), |spy| spy.moment(stream));
+        used_on.retain(|&used| used != stream);
+        used_on.push(stream);
+        let moments: Arc<[Moment]> = used_on.into_iter().map(|stream| self.moment(stream)).collect();
         for extent in extents {
-            self.owners.replace(extent, Owner::Freed(moment));
+            self.owners.replace(extent, Owner::Freed(Arc::clone(&moments)));
         }
     }
 
     fn resolve(&self, range: AddressRange) -> Option<Vec<Extent>> {
-        match &self.spy {
-            Some(spy) => spy.resolve(range),
-            None => Some(vec![Extent { serial: 0, offset_bytes: range.start.0, bytes: range.bytes }]),
+        match &self.seen {
+            Seen::By(spy) => spy.resolve(range),
+            Seen::Nothing(_) => {
+                Some(vec![Extent { serial: 0, offset_bytes: range.start.0, bytes: range.bytes }])
+            }
         }
     }
 
-    fn is_behind(&self, stream: StreamId, moment: Moment) -> bool {
-        self.spy.as_ref().map_or(stream == moment.stream, |spy| spy.is_behind(stream, moment))
+    fn moment(&mut self, stream: StreamId) -> Moment {
+        match &mut self.seen {
+            Seen::By(spy) => spy.moment(stream),
+            Seen::Nothing(order) => order.moment(stream),
+        }
+    }
+
+    fn is_behind(&mut self, stream: StreamId, moment: Moment) -> bool {
+        match &mut self.seen {
+            Seen::By(spy) => spy.is_behind(stream, moment),
+            Seen::Nothing(order) => order.is_behind(stream, moment),
+        }
     }
 
     fn address_overlaps(&self, range: AddressRange) -> bool {

@@ -12,7 +12,7 @@ use glake_core::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, St
 mod order;
 mod space;
 
-use order::Order;
+pub(crate) use order::Order;
 use space::Space;
 
 pub use order::Moment;
@@ -68,6 +68,18 @@ impl Spy {
     pub fn is_behind(&self, stream: StreamId, moment: Moment) -> bool {
         self.books().order.is_behind(stream, moment)
     }
+
+    /// Tells that `stream` is captured from now on, which no call of the driver seam says. Work of a
+    /// graph is ordered against work of the same capture only, because it may be launched at any time,
+    /// on any stream.
+    pub fn begin_capture(&self, stream: StreamId) {
+        self.books().order.begin_capture(stream);
+    }
+
+    /// Tells that the capture of `stream` has ended.
+    pub fn end_capture(&self, stream: StreamId) {
+        self.books().order.end_capture(stream);
+    }
 }
 
 impl VirtualMemory for Spy {
@@ -120,16 +132,26 @@ impl VirtualMemory for Spy {
 
 impl StreamOrder for Spy {
     fn create_stream(&self, device: DeviceId) -> Result<StreamId> {
-        self.inner.create_stream(device)
+        let stream = self.inner.create_stream(device)?;
+        self.books().order.create(stream, device);
+        Ok(stream)
     }
 
     fn destroy_stream(&self, stream: StreamId) -> Result<()> {
-        self.inner.destroy_stream(stream)
+        self.inner.destroy_stream(stream)?;
+        self.books().order.destroy(stream);
+        Ok(())
     }
 
     fn record(&self, stream: StreamId) -> Result<EventId> {
         let event = self.inner.record(stream)?;
         self.books().order.record(stream, event);
+        Ok(event)
+    }
+
+    fn record_all(&self, device: DeviceId) -> Result<EventId> {
+        let event = self.inner.record_all(device)?;
+        self.books().order.record_all(device, event);
         Ok(event)
     }
 
@@ -151,6 +173,16 @@ impl StreamOrder for Spy {
         self.inner.synchronize(event)?;
         self.books().order.seen(event);
         Ok(())
+    }
+
+    fn synchronize_all(&self, device: DeviceId) -> Result<()> {
+        self.inner.synchronize_all(device)?;
+        self.books().order.seen_all(device);
+        Ok(())
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> Result<bool> {
+        self.inner.is_capturing(stream)
     }
 
     fn forget(&self, event: EventId) {

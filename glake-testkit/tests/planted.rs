@@ -71,6 +71,10 @@ impl Allocator for Buggy {
         self.inner.free(ptr, stream)
     }
 
+    fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        self.inner.record_use(ptr, stream)
+    }
+
     fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
         let returned = self.inner.trim(keep_bytes)?;
         Ok(if self.bug == Bug::Trim { returned / 2 } else { returned })

@@ -265,6 +265,18 @@ impl Allocator for StitchPool {
         Ok(())
     }
 
+    fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        let at = self.check_free(ptr, stream)?;
+        let unit = self.slots.slot(page_of(at)).unit;
+        let is_live = if unit == NONE {
+            let block = self.blocks.starting_at(at, &self.slots);
+            block.is_some_and(|block| matches!(self.blocks.get(block).kind, Kind::Live { .. }))
+        } else {
+            self.small.find(unit, at % PAGE).is_some()
+        };
+        if is_live { Ok(()) } else { Err(AllocError::NotAllocated(ptr)) }
+    }
+
     fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
         self.trim_to(keep_bytes)
     }

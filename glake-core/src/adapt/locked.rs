@@ -54,6 +54,14 @@ impl<A: Allocator> Locked<A> {
         self.lock()?.free(ptr, stream)
     }
 
+    /// Tells that work enqueued on `stream` uses the allocation at `ptr`.
+    ///
+    /// # Errors
+    /// As [`Allocator::record_use`]; [`AllocError::Poisoned`] if a thread panicked inside.
+    pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        self.lock()?.record_use(ptr, stream)
+    }
+
     /// Gives physical memory back to the device.
     ///
     /// # Errors
@@ -93,6 +101,10 @@ macro_rules! share {
 
             fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
                 Locked::free(self, ptr, stream)
+            }
+
+            fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+                Locked::record_use(self, ptr, stream)
             }
 
             fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {

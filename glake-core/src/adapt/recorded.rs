@@ -70,6 +70,10 @@ impl<A: Allocator, W: Write> Allocator for Recorded<A, W> {
         Ok(())
     }
 
+    fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        self.inner.record_use(ptr, stream)
+    }
+
     fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
         self.inner.trim(keep_bytes)
     }

@@ -42,6 +42,11 @@ impl Allocator for Bump {
         Ok(())
     }
 
+    fn record_use(&mut self, ptr: DevicePtr, _: StreamId) -> Result<(), AllocError> {
+        let is_live = self.live.iter().any(|live| live.ptr == ptr);
+        if is_live { Ok(()) } else { Err(AllocError::NotAllocated(ptr)) }
+    }
+
     fn trim(&mut self, _: u64) -> Result<u64, AllocError> {
         Ok(0)
     }

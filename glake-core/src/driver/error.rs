@@ -31,6 +31,10 @@ pub enum DriverError {
     /// An event that this driver did not hand out or that was forgotten.
     #[error("event {} is not a live event of this driver", .0.0)]
     UnknownEvent(EventId),
+    /// The call is impossible while that stream is captured into a graph; stream 0 where the driver
+    /// does not say which. The capture goes on, unless the call says otherwise.
+    #[error("stream {:#x} is being captured into a graph: try again when the capture has ended", .0.0)]
+    Capturing(StreamId),
     /// An asynchronous read that was taken already.
     #[error("the asynchronous read was taken already")]
     UnknownRead,

@@ -18,13 +18,13 @@ pub enum Call {
     Unmap,
     /// Access rights set.
     SetAccess,
-    /// Event recorded.
+    /// Event recorded, of a stream or of a whole device.
     Record,
     /// Event queried.
     Query,
     /// Stream made to wait for an event.
     Wait,
-    /// Host blocked on an event.
+    /// Host blocked on an event or on a whole device.
     Synchronize,
     /// Memory information read.
     MemoryInfo,

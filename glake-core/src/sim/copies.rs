@@ -31,7 +31,7 @@ impl SimDriver {
 impl Copies for SimDriver {
     fn write(&self, dst: DevicePtr, src: &[u8], stream: StreamId) -> Result<()> {
         self.lock().call(Target::Copies, |state| {
-            let stream = state.on_stream(stream)?;
+            let stream = state.on_uncaptured(stream)?;
             let device = state.streams.device(stream);
             state.check(device, dst, src.len() as u64, Touch::Write)?;
             state.drain(stream)?;
@@ -42,7 +42,7 @@ impl Copies for SimDriver {
 
     fn read(&self, src: DevicePtr, dst: &mut [u8], stream: StreamId) -> Result<()> {
         self.lock().call(Target::Copies, |state| {
-            let stream = state.on_stream(stream)?;
+            let stream = state.on_uncaptured(stream)?;
             let device = state.streams.device(stream);
             state.check(device, src, dst.len() as u64, Touch::Read)?;
             state.drain(stream)?;
@@ -53,17 +53,17 @@ impl Copies for SimDriver {
 
     fn write_async(&self, dst: DevicePtr, src: SharedBytes, stream: StreamId) -> Result<()> {
         let bytes = (*src).as_ref().len() as u64;
-        self.submit(
-            Target::Copies,
-            stream,
-            |state, device| state.check(device, dst, bytes, Touch::Write),
-            || Work::Write { dst, src },
-        )
+        self.lock().call(Target::Copies, |state| {
+            let stream = state.on_uncaptured(stream)?;
+            state.check(state.streams.device(stream), dst, bytes, Touch::Write)?;
+            state.enqueue(stream, Work::Write { dst, src })?;
+            Ok(((), 0))
+        })
     }
 
     fn read_async(&self, src: DevicePtr, dst: Box<[u8]>, stream: StreamId) -> Result<ReadId> {
         self.lock().call(Target::Copies, |state| {
-            let stream = state.on_stream(stream)?;
+            let stream = state.on_uncaptured(stream)?;
             state.check(state.streams.device(stream), src, dst.len() as u64, Touch::Read)?;
             let read = state.streams.reads.insert(Read { stream, buffer: dst, done: false });
             state.enqueue(stream, Work::Read { src, read })?;

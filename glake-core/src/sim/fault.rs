@@ -10,7 +10,7 @@ pub enum Target {
     All,
     /// The calls of one kind.
     One(Call),
-    /// Streams created and destroyed.
+    /// Streams created, destroyed and asked whether they are captured; captures and graphs.
     Streams,
     /// Copies and fills by the copy engine, and taking asynchronous reads.
     Copies,

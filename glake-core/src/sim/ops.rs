@@ -21,21 +21,28 @@ fn whole_words(range: AddressRange) -> Result<()> {
 
 impl DeviceOps for SimDriver {
     fn copy_by_kernel(&self, dst: DevicePtr, src: DevicePtr, bytes: u64, stream: StreamId) -> Result<()> {
-        self.gather(&[Piece { dst, src, bytes }], stream)
-    }
-
-    fn gather(&self, pieces: &[Piece], stream: StreamId) -> Result<()> {
+        let piece = Piece { dst, src, bytes };
         self.submit(
             Target::Kernels,
             stream,
-            |state, device| pieces.iter().try_for_each(|&piece| state.check_copy(device, piece)),
-            || Work::Gather(pieces.into()),
+            |state, device| state.check_copy(device, piece),
+            || Work::Copy(piece),
         )
+    }
+
+    fn gather(&self, pieces: &[Piece], stream: StreamId) -> Result<()> {
+        self.lock().call(Target::Kernels, |state| {
+            let stream = state.on_uncaptured(stream)?;
+            let device = state.streams.device(stream);
+            pieces.iter().try_for_each(|&piece| state.check_copy(device, piece))?;
+            state.enqueue(stream, Work::Gather(pieces.into()))?;
+            Ok(((), 0))
+        })
     }
 
     fn compare(&self, a: DevicePtr, b: DevicePtr, bytes: u64, stream: StreamId) -> Result<bool> {
         self.lock().call(Target::Kernels, |state| {
-            let stream = state.on_stream(stream)?;
+            let stream = state.on_uncaptured(stream)?;
             let device = state.streams.device(stream);
             state.check(device, a, bytes, Touch::Read)?;
             state.check(device, b, bytes, Touch::Read)?;
@@ -70,7 +77,7 @@ impl DeviceOps for SimDriver {
 
     fn mismatches(&self, stream: StreamId) -> Result<u64> {
         self.lock().call(Target::Kernels, |state| {
-            let stream = state.on_stream(stream)?;
+            let stream = state.on_uncaptured(stream)?;
             state.drain(stream)?;
             Ok((state.devices[state.streams.device(stream)].n_mismatches, 0))
         })

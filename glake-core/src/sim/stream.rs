@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::thread::ThreadId;
 
+use super::capture::{Capture, Graph};
 use super::config::Completion;
 use super::slab::Slab;
 use super::state::State;
@@ -15,31 +16,40 @@ use crate::units::{EventId, StreamId};
 const FIRST_ID: u64 = 1 << 32;
 
 #[derive(Debug, Default)]
-struct Stream {
-    device: usize,
-    queue: VecDeque<Work>,
-    n_enqueued: u64,
-    n_done: u64,
+pub(super) struct Stream {
+    pub(super) device: usize,
+    /// Pending work, each with its number in the order of enqueueing.
+    queue: VecDeque<(u64, Work)>,
     /// When everything enqueued so far is done, by the clock.
     ready_ns: u64,
     destroyed: bool,
+    /// Where work goes meanwhile instead of the queue.
+    pub(super) capture: Option<Capture>,
 }
 
-/// A point in the order of a stream: behind its first `position` pieces of work.
+/// Whose work an event stands behind.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Behind {
+    Stream(usize),
+    Device(usize),
+}
+
+/// A point in the order of work: behind what was enqueued before the `n_before`th piece of all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
-    pub(super) stream: usize,
-    pub(super) position: u64,
-    pub(super) ready_ns: u64,
+    behind: Behind,
+    n_before: u64,
+    ready_ns: u64,
 }
 
 /// All streams, events and asynchronous reads.
 #[derive(Debug)]
 pub(super) struct Streams {
-    all: Vec<Stream>,
+    pub(super) all: Vec<Stream>,
     per_thread: HashMap<ThreadId, usize>,
     events: Slab<Event>,
     pub(super) reads: Slab<Read>,
+    pub(super) graphs: Slab<Graph>,
     /// Under [`Completion::Lag`]: when each piece of pending work is done, its number in the order
     /// of enqueueing, and its stream. An event is always done before what waits for it.
     timeline: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -53,6 +63,7 @@ impl Streams {
             per_thread: HashMap::new(),
             events: Slab::default(),
             reads: Slab::default(),
+            graphs: Slab::default(),
             timeline: BinaryHeap::new(),
             n_enqueued: 0,
         }
@@ -98,24 +109,54 @@ impl Streams {
         }
     }
 
+    /// The captured streams of a device, with the ids of those that have one of their own.
+    pub(super) fn captured(&self, device: usize) -> Vec<(usize, Option<StreamId>)> {
+        let captured = |stream: &Stream| stream.device == device && stream.capture.is_some();
+        let id = |index| {
+            let has_id = !self.per_thread.values().any(|&own| own == index);
+            has_id.then_some(StreamId(FIRST_ID + index as u64))
+        };
+        let all = self.all.iter().enumerate().filter(|(_, stream)| captured(stream));
+        all.map(|(index, _)| (index, id(index))).collect()
+    }
+
     pub(super) fn device(&self, stream: usize) -> usize {
         self.all[stream].device
     }
 
-    pub(super) fn is_done(&self, stream: usize, position: u64) -> bool {
-        self.all[stream].n_done >= position
+    /// The device of the work that an event stands behind.
+    pub(super) fn device_of(&self, event: Event) -> usize {
+        match event.behind {
+            Behind::Stream(stream) => self.all[stream].device,
+            Behind::Device(device) => device,
+        }
     }
 
-    /// An event behind everything enqueued on the stream so far.
-    pub(super) fn event_now(&mut self, stream: usize) -> EventId {
-        let event = self.end(stream);
+    /// A stream with work that is pending before `event`.
+    fn pending_before(&self, event: Event) -> Option<usize> {
+        let pends = |stream: &Stream| stream.queue.front().is_some_and(|work| work.0 < event.n_before);
+        match event.behind {
+            Behind::Stream(stream) => pends(&self.all[stream]).then_some(stream),
+            Behind::Device(device) => self.all.iter().position(|one| one.device == device && pends(one)),
+        }
+    }
+
+    /// Gives an event its id.
+    pub(super) fn publish(&mut self, event: Event) -> EventId {
         EventId(self.events.insert(event))
     }
 
     /// The point behind everything enqueued on the stream so far.
-    fn end(&self, stream: usize) -> Event {
-        let Stream { n_enqueued, ready_ns, .. } = self.all[stream];
-        Event { stream, position: n_enqueued, ready_ns }
+    pub(super) fn end(&self, stream: usize) -> Event {
+        let ready_ns = self.all[stream].ready_ns;
+        Event { behind: Behind::Stream(stream), n_before: self.n_enqueued, ready_ns }
+    }
+
+    /// The point behind everything enqueued on the device so far, not before `ready_ns`.
+    pub(super) fn end_of_device(&self, device: usize, ready_ns: u64) -> Event {
+        let of_device = self.all.iter().filter(|stream| stream.device == device);
+        let ready_ns = of_device.map(|stream| stream.ready_ns).fold(ready_ns, u64::max);
+        Event { behind: Behind::Device(device), n_before: self.n_enqueued, ready_ns }
     }
 
     pub(super) fn event(&self, event: EventId) -> Result<Event> {
@@ -139,13 +180,15 @@ impl State {
         Ok(index)
     }
 
-    /// Appends work to a stream and, where nothing is ever pending, runs it.
+    /// Appends work to a stream and, where nothing is ever pending, runs it. While the stream is
+    /// captured, the work goes into the graph.
     pub(super) fn enqueue(&mut self, stream: usize, work: Work) -> Result<()> {
         let queue = &mut self.streams.all[stream];
-        queue.n_enqueued += 1;
+        if let Some(capture) = &mut queue.capture {
+            return capture.add(work);
+        }
         match self.config.completion {
             Completion::Immediate => {
-                queue.n_done += 1;
                 let device = queue.device;
                 self.execute(device, work);
                 return self.on(device);
@@ -159,24 +202,39 @@ impl State {
                     _ => begin_ns,
                 };
                 self.streams.timeline.push(Reverse((queue.ready_ns, self.streams.n_enqueued, stream)));
-                self.streams.n_enqueued += 1;
             }
         }
-        queue.queue.push_back(work);
+        queue.queue.push_back((self.streams.n_enqueued, work));
+        self.streams.n_enqueued += 1;
         Ok(())
+    }
+
+    /// The point behind everything enqueued on the device so far. By the clock it passes as late as
+    /// work that is enqueued now.
+    pub(super) fn end_of_device(&self, device: usize) -> Event {
+        let lag_ns = if let Completion::Lag(ns) = self.config.completion { ns } else { 0 };
+        self.streams.end_of_device(device, self.now_ns.saturating_add(lag_ns))
+    }
+
+    /// Whether an event has passed.
+    pub(super) fn has_passed(&self, event: Event) -> bool {
+        let is_due = match self.config.completion {
+            Completion::Lag(_) => event.ready_ns <= self.now_ns,
+            Completion::Immediate | Completion::Manual => true,
+        };
+        is_due && self.streams.pending_before(event).is_none()
     }
 
     /// Runs the oldest pending work of a stream, unless it waits for an event that has not passed.
     fn step(&mut self, stream: usize) -> Option<Step> {
-        let queue = &self.streams.all[stream];
-        if let Work::Wait(event) = queue.queue.front()?
-            && !self.streams.is_done(event.stream, event.position)
+        let queue = &self.streams.all[stream].queue;
+        if let (_, Work::Wait(event)) = queue.front()?
+            && !self.has_passed(*event)
         {
             return Some(Step::Blocked(*event));
         }
         let queue = &mut self.streams.all[stream];
-        let work = queue.queue.pop_front()?;
-        queue.n_done += 1;
+        let (_, work) = queue.queue.pop_front()?;
         let device = queue.device;
         self.execute(device, work);
         Some(Step::Done)
@@ -192,33 +250,30 @@ impl State {
         }
     }
 
-    /// Blocks the host until a point in the order of a stream: moves the clock there, or runs
-    /// everything that has to run first.
-    pub(super) fn finish(&mut self, stream: usize, position: u64, ready_ns: u64) {
+    /// Blocks the host until an event has passed: moves the clock there, or runs everything that has
+    /// to run first.
+    pub(super) fn finish(&mut self, event: Event) {
         if self.config.completion != Completion::Manual {
-            self.now_ns = self.now_ns.max(ready_ns);
+            self.now_ns = self.now_ns.max(event.ready_ns);
             self.run_due();
             return;
         }
         // An event was recorded before anything could wait for it: there are no cycles.
-        let mut needed = vec![(stream, position)];
-        while let Some(&(stream, position)) = needed.last() {
-            if self.streams.is_done(stream, position) {
+        let mut needed = vec![event];
+        while let Some(&event) = needed.last() {
+            let Some(stream) = self.streams.pending_before(event) else {
                 needed.pop();
                 continue;
-            }
-            match self.step(stream) {
-                Some(Step::Done) => {}
-                Some(Step::Blocked(event)) => needed.push((event.stream, event.position)),
-                None => drop(needed.pop()),
+            };
+            if let Some(Step::Blocked(event)) = self.step(stream) {
+                needed.push(event);
             }
         }
     }
 
     /// Blocks the host until all work of a stream is done.
     pub(super) fn drain(&mut self, stream: usize) -> Result<()> {
-        let Event { stream, position, ready_ns } = self.streams.end(stream);
-        self.finish(stream, position, ready_ns);
+        self.finish(self.streams.end(stream));
         self.on(self.streams.device(stream))
     }
 
@@ -232,8 +287,7 @@ impl State {
     /// Runs everything pending on all streams.
     pub(super) fn complete_all(&mut self) {
         for stream in 0..self.streams.all.len() {
-            let Event { stream, position, ready_ns } = self.streams.end(stream);
-            self.finish(stream, position, ready_ns);
+            self.finish(self.streams.end(stream));
         }
     }
 }

@@ -121,9 +121,7 @@ impl State {
             return;
         }
         let has_passed = |state: &Self, retired: &Retired| {
-            retired.after.iter().all(|&id| {
-                state.streams.event(id).is_ok_and(|event| state.streams.is_done(event.stream, event.position))
-            })
+            retired.after.iter().all(|&id| state.streams.event(id).is_ok_and(|event| state.has_passed(event)))
         };
         let waiting = std::mem::take(&mut self.retired);
         for retired in waiting {

@@ -12,6 +12,7 @@ use crate::units::{AddressRange, DevicePtr};
 const STEP_BYTES: u64 = 1 << 20;
 
 /// One piece of work on a stream. Addresses are translated when it runs.
+#[derive(Clone)]
 pub(super) enum Work {
     /// Nothing: a point to wait for.
     Marker,

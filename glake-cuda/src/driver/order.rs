@@ -10,7 +10,7 @@ use glake_core::units::{DeviceId, EventId, StreamId};
 
 use super::device::Device;
 use super::{CudaDriver, Shared, lock};
-use crate::call::{Event, order};
+use crate::call::{self, Event, order};
 
 /// Events that were recorded and not forgotten.
 #[derive(Debug, Default)]
@@ -61,13 +61,28 @@ impl StreamOrder for CudaDriver {
     fn record(&self, stream: StreamId) -> Result<EventId> {
         let on = self.shared.checked(Call::Record, self.shared.on(stream))?;
         let event = on.device.take_event()?;
-        // SAFETY: `on` keeps the stream alive and the event is the driver's, of the same device.
-        let recorded = on.device.timed(Call::Record, || unsafe { order::record(event, on.raw) });
+        let recorded = on.device.timed(Call::Record, || {
+            on.uncaptured()?;
+            // SAFETY: `on` keeps the stream alive and the event is the driver's, of the same device.
+            unsafe { order::record(event, on.raw) }
+        });
         if let Err(error) = recorded {
             on.device.recycle(event);
             return Err(error);
         }
         Ok(lock(&self.shared.events).insert(event, on.device.id))
+    }
+
+    fn record_all(&self, device: DeviceId) -> Result<EventId> {
+        let device = self.shared.checked(Call::Record, self.shared.device(device))?;
+        let event = device.timed(Call::Record, || {
+            let record = self.shared.record_context;
+            let record = record.ok_or(DriverError::NotSupported("cuCtxRecordEvent"))?;
+            let _entered = device.enter_beside_captures()?;
+            let _known = self.shared.uncaptured(device)?;
+            device.record_context(record)
+        })?;
+        Ok(lock(&self.shared.events).insert(event, device.id))
     }
 
     fn query(&self, id: EventId) -> Result<bool> {
@@ -80,8 +95,11 @@ impl StreamOrder for CudaDriver {
     fn wait(&self, stream: StreamId, id: EventId) -> Result<()> {
         let on = self.shared.checked(Call::Wait, self.shared.on(stream))?;
         let (event, _) = self.shared.checked(Call::Wait, self.shared.event(id))?;
-        // SAFETY: `on` keeps the stream alive, and the driver's events live until it closes.
-        on.device.timed(Call::Wait, || unsafe { order::wait(on.raw, event) })
+        on.device.timed(Call::Wait, || {
+            on.uncaptured()?;
+            // SAFETY: `on` keeps the stream alive, and the driver's events live until it closes.
+            unsafe { order::wait(on.raw, event) }
+        })
     }
 
     fn synchronize(&self, id: EventId) -> Result<()> {
@@ -89,6 +107,19 @@ impl StreamOrder for CudaDriver {
         let _entered = device.enter_beside_captures()?;
         // SAFETY: the driver's events live until it closes.
         device.timed(Call::Synchronize, || unsafe { order::synchronize(event) })
+    }
+
+    fn synchronize_all(&self, device: DeviceId) -> Result<()> {
+        let device = self.shared.checked(Call::Synchronize, self.shared.device(device))?;
+        device.timed(Call::Synchronize, || {
+            let _entered = device.enter_beside_captures()?;
+            let _known = self.shared.uncaptured(device)?;
+            call::device::synchronize()
+        })
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> Result<bool> {
+        self.shared.on(stream)?.is_capturing()
     }
 
     fn forget(&self, id: EventId) {

@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use glake_core::driver::{DriverError, Result, Retired};
-use glake_core::units::{AddressRange, DeviceId, StreamId};
+use glake_core::units::{AddressRange, DeviceId};
 
 use super::device::Device;
-use super::stream::OnStream;
+use super::stream::{DEFAULT_STREAMS, OnStream};
 use super::{Shared, lock};
 use crate::call::{Event, Stream, order};
 use crate::probe::CtxRecordEvent;
@@ -189,20 +189,12 @@ impl Shared {
     /// these is captured into a graph: an event of the context would break the capture.
     fn record_device(&self, device: &Device) -> Result<Vec<(Event, DeviceId)>> {
         let _entered = device.enter_beside_captures()?;
-        let known = lock(&self.streams).of(device.id);
-        let mut streams: Vec<Stream> = known.iter().map(|known| known.raw()).collect();
-        streams.extend([Stream(StreamId::LEGACY.0), Stream(StreamId::PER_THREAD.0)]);
-        for stream in &streams {
-            // SAFETY: `known` keeps the streams alive; the default ones always are.
-            if unsafe { order::is_capturing(*stream) }? {
-                return Err(DriverError::NotSupported("unmapping while a stream is captured"));
-            }
-        }
+        let known = self.uncaptured(device)?;
         if let Some(call) = self.record_context {
             return Ok(vec![(device.record_context(call)?, device.id)]);
         }
         let mut events = Vec::new();
-        for stream in streams {
+        for stream in known.iter().map(|known| known.raw()).chain(DEFAULT_STREAMS) {
             match device.record(stream) {
                 Ok(event) => events.push((event, device.id)),
                 Err(error) => {
@@ -229,7 +221,7 @@ impl Device {
     }
 
     /// An event behind all work of the context, which is current.
-    fn record_context(&self, call: CtxRecordEvent) -> Result<Event> {
+    pub(crate) fn record_context(&self, call: CtxRecordEvent) -> Result<Event> {
         let (event, context) = (self.take_event()?, self.context()?);
         // SAFETY: the context is retained and the event is the driver's, of that context.
         if let Err(error) = unsafe { order::record_context(call, event, context) } {

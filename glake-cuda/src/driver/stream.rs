@@ -12,6 +12,9 @@ use crate::call::kernel::{self, Grid};
 use crate::call::{Function, Stream, device, order};
 use crate::kernels::Kernels;
 
+/// The legacy stream and the calling thread's own.
+pub(crate) const DEFAULT_STREAMS: [Stream; 2] = [Stream(StreamId::LEGACY.0), Stream(StreamId::PER_THREAD.0)];
+
 /// Who destroys a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
@@ -81,6 +84,7 @@ impl Known {
 /// A stream during one call: alive, and its context current.
 #[derive(Debug)]
 pub(crate) struct OnStream<'a> {
+    id: StreamId,
     pub(crate) raw: Stream,
     pub(crate) device: &'a Device,
     _entered: Entered,
@@ -88,6 +92,17 @@ pub(crate) struct OnStream<'a> {
 }
 
 impl OnStream<'_> {
+    /// Whether the stream is captured into a graph.
+    pub(crate) fn is_capturing(&self) -> Result<bool> {
+        // SAFETY: `self` keeps the stream alive.
+        self.device.watched(unsafe { order::is_capturing(self.raw) })
+    }
+
+    /// Refuses what is impossible while the stream is captured.
+    pub(crate) fn uncaptured(&self) -> Result<()> {
+        if self.is_capturing()? { Err(DriverError::Capturing(self.id)) } else { Ok(()) }
+    }
+
     /// Blocks until the work of the stream is done; whatever happens, no copy that was enqueued
     /// on it touches host memory any more.
     pub(crate) fn settle(&self) -> Result<()> {
@@ -132,6 +147,7 @@ impl Shared {
 
     /// Destroys a stream that the driver created.
     pub(crate) fn destroy_stream(&self, stream: StreamId) -> Result<()> {
+        self.on(stream)?.uncaptured()?;
         let known = lock(&self.streams).remove(stream, Owner::Driver)?;
         let _entered = self.device(known.device)?.enter_beside_captures()?;
         drop(known);
@@ -147,18 +163,29 @@ impl Shared {
             let known = known.ok_or(DriverError::UnknownStream(stream))?;
             (known.raw, Some(Arc::clone(&known)), self.device(known.device)?)
         };
-        Ok(OnStream { raw, device, _entered: device.enter()?, _share: share })
+        Ok(OnStream { id: stream, raw, device, _entered: device.enter()?, _share: share })
     }
 
     /// As [`on`](Self::on), for a copy with host memory: refused while the stream is captured,
     /// because a graph would keep the host address and replay it.
     pub(crate) fn on_for_host(&self, stream: StreamId) -> Result<OnStream<'_>> {
         let on = self.on(stream)?;
-        // SAFETY: `on` keeps the stream alive.
-        if unsafe { order::is_capturing(on.raw) }? {
-            return Err(DriverError::NotSupported("copies with host memory while the stream is captured"));
-        }
+        on.uncaptured()?;
         Ok(on)
+    }
+
+    /// The streams of a device that the driver knows, the default ones aside. Refused while one of them,
+    /// or a default stream of the calling thread, is captured. The context is current.
+    pub(crate) fn uncaptured(&self, device: &Device) -> Result<Vec<Arc<Known>>> {
+        let known = lock(&self.streams).of(device.id);
+        let raw = known.iter().map(|known| known.raw).chain(DEFAULT_STREAMS);
+        for stream in raw {
+            // SAFETY: `known` keeps the streams alive; the default ones always are.
+            if unsafe { order::is_capturing(stream) }? {
+                return Err(DriverError::Capturing(StreamId(stream.0)));
+            }
+        }
+        Ok(known)
     }
 
     /// The device whose primary context is current on the calling thread, or else the first.

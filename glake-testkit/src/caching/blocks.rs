@@ -103,9 +103,13 @@ impl Blocks {
         self.all[id].range
     }
 
-    /// Frees block `id`, joins it with free neighbours, and returns its size.
-    pub(super) fn give(&mut self, id: BlockId) -> u64 {
-        let bytes = self.all[id].range.bytes;
+    /// The size of block `id`.
+    pub(super) fn bytes(&self, id: BlockId) -> u64 {
+        self.all[id].range.bytes
+    }
+
+    /// Frees block `id` and joins it with free neighbours.
+    pub(super) fn give(&mut self, id: BlockId) {
         self.all[id].state = State::Free;
         let mut first = id;
         if let Some(previous) = self.all[id].previous.filter(|&p| self.is_free(p)) {
@@ -118,7 +122,6 @@ impl Blocks {
             self.join(first, next);
         }
         self.free.insert(self.key(first));
-        bytes
     }
 
     fn is_free(&self, id: BlockId) -> bool {

@@ -35,6 +35,18 @@ pub fn every_call_is_counted(driver: &dyn Driver) {
     driver.destroy_stream(stream).unwrap();
 }
 
+/// An event of a device is an event recorded, also where the driver cannot, and waiting for a device is
+/// waiting.
+pub fn calls_on_a_whole_device_are_counted(driver: &dyn Driver) {
+    let n = |call| driver.ledger(DEVICE).unwrap().n(call);
+    let before = [Call::Record, Call::Synchronize].map(n);
+    if let Ok(event) = driver.record_all(DEVICE) {
+        driver.forget(event);
+    }
+    driver.synchronize_all(DEVICE).unwrap();
+    assert_eq!([Call::Record, Call::Synchronize].map(n), before.map(|n| n + 1));
+}
+
 /// Physical bytes follow handles, not mappings, and the peak stays.
 pub fn physical_memory_is_accounted(driver: &dyn Driver) {
     let physical = || {

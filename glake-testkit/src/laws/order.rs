@@ -1,9 +1,9 @@
 //! Laws of streams and events.
 
 use glake_core::driver::{Driver, DriverError};
-use glake_core::units::{EventId, PAGE_BYTES, StreamId};
+use glake_core::units::{DeviceId, EventId, PAGE_BYTES, StreamId};
 
-use super::rig::{Rig, page};
+use super::rig::{Rig, page, part};
 
 /// A delay long enough for the host to get on meanwhile.
 const DELAY_NS: u64 = 3_000_000;
@@ -163,5 +163,88 @@ pub fn each_thread_has_a_default_stream(driver: &dyn Driver) {
     driver.read(range.start, &mut byte, StreamId::LEGACY).unwrap();
     assert_eq!(byte, [2]);
     driver.forget(event);
+    rig.close();
+}
+
+/// An event of a device is behind the work of all its streams: of this thread, of others, and of
+/// those that are gone. Drivers that cannot record one say so.
+pub fn an_event_of_a_device_is_behind_all_its_streams(driver: &dyn Driver) {
+    let rig = Rig::new(driver);
+    let range = rig.pages(4);
+    let (other, gone) =
+        (driver.create_stream(rig.device).unwrap(), driver.create_stream(rig.device).unwrap());
+    let fill = |page_index, stream| {
+        driver.delay(stream, DELAY_NS).unwrap();
+        driver.fill(part(range, page_index, 1), 0x55, stream).unwrap();
+        driver.record(stream).unwrap()
+    };
+    let mut events = vec![fill(0, rig.stream), fill(1, gone)];
+    driver.destroy_stream(gone).unwrap();
+    events.push(std::thread::scope(|scope| scope.spawn(|| fill(2, StreamId::PER_THREAD)).join().unwrap()));
+    let all = match driver.record_all(rig.device) {
+        Err(DriverError::NotSupported(_)) => None,
+        all => Some(all.unwrap()),
+    };
+    if let Some(all) = all {
+        driver.wait(other, all).unwrap();
+        for page_index in 0..3 {
+            driver.copy(page(range, 3) + page_index, page(range, page_index), 1, other).unwrap();
+        }
+        let mut bytes = [0; 3];
+        driver.read(page(range, 3), &mut bytes, other).unwrap();
+        assert_eq!(bytes, [0x55; 3]);
+        driver.synchronize(all).unwrap();
+        assert_eq!(driver.query(all), Ok(true));
+        assert!(events.iter().all(|&event| driver.query(event) == Ok(true)), "each has passed before it");
+        events.push(all);
+    }
+    driver.synchronize_all(rig.device).unwrap();
+    for event in events {
+        driver.forget(event);
+    }
+    driver.destroy_stream(other).unwrap();
+    rig.close();
+}
+
+/// Whoever has waited for a device finds the work of all its streams done.
+pub fn a_device_is_waited_for_as_a_whole(driver: &dyn Driver) {
+    let rig = Rig::new(driver);
+    let streams: Vec<_> = (0..3).map(|_| driver.create_stream(rig.device).unwrap()).collect();
+    let mut events = Vec::new();
+    for &stream in streams.iter().chain([&StreamId::PER_THREAD]) {
+        driver.delay(stream, DELAY_NS).unwrap();
+        events.push(driver.record(stream).unwrap());
+    }
+    events.push(std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| {
+            driver.delay(StreamId::PER_THREAD, 2 * DELAY_NS).unwrap();
+            driver.record(StreamId::PER_THREAD).unwrap()
+        });
+        elsewhere.join().unwrap()
+    }));
+    driver.synchronize_all(rig.device).unwrap();
+    for event in events {
+        assert_eq!(driver.query(event), Ok(true));
+        driver.forget(event);
+    }
+    driver.synchronize_all(rig.device).unwrap();
+    for stream in streams {
+        driver.destroy_stream(stream).unwrap();
+    }
+    let unknown = DeviceId(u32::MAX);
+    assert_eq!(driver.synchronize_all(unknown), Err(DriverError::InvalidDevice(unknown)));
+    let recorded = driver.record_all(unknown);
+    assert_eq!(recorded, Err(DriverError::InvalidDevice(unknown)));
+    rig.close();
+}
+
+/// No stream is captured unless somebody captures it.
+pub fn a_stream_says_whether_it_is_captured(driver: &dyn Driver) {
+    let rig = Rig::new(driver);
+    for stream in [rig.stream, StreamId::LEGACY, StreamId::PER_THREAD] {
+        assert_eq!(driver.is_capturing(stream), Ok(false));
+    }
+    let unknown = StreamId(u64::MAX - 1);
+    assert_eq!(driver.is_capturing(unknown), Err(DriverError::UnknownStream(unknown)));
     rig.close();
 }

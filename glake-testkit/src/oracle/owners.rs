@@ -1,13 +1,15 @@
 //! A map from bytes to owners.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::spy::{Extent, Moment};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Live,
-    Freed(Moment),
+    /// Free behind all of these.
+    Freed(Arc<[Moment]>),
 }
 
 /// Disjoint intervals of bytes, by (handle, offset).
@@ -24,19 +26,19 @@ impl Owners {
         let Extent { serial, offset_bytes: start, bytes } = extent;
         let end = start + bytes;
         let mut before = Vec::new();
-        let first = self.0.range(..(serial, start)).next_back().filter(|(key, _)| key.0 == serial);
-        if let Some((&key, &(old_end, old))) = first
-            && old_end > start
+        let first = self.0.range_mut(..(serial, start)).next_back().filter(|(key, _)| key.0 == serial);
+        if let Some((_, (old_end, old))) = first
+            && *old_end > start
         {
-            before.push(old);
-            self.0.insert(key, (start, old));
-            if old_end > end {
-                self.0.insert((serial, end), (old_end, old));
+            let (cut_end, old) = (std::mem::replace(old_end, start), old.clone());
+            before.push(old.clone());
+            if cut_end > end {
+                self.0.insert((serial, end), (cut_end, old));
             }
         }
-        while let Some((&key, &(old_end, old))) = self.0.range((serial, start)..(serial, end)).next() {
-            before.push(old);
-            self.0.remove(&key);
+        while let Some((&key, _)) = self.0.range((serial, start)..(serial, end)).next() {
+            let Some((old_end, old)) = self.0.remove(&key) else { break };
+            before.push(old.clone());
             if old_end > end {
                 self.0.insert((serial, end), (old_end, old));
             }
