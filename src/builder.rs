@@ -68,7 +68,7 @@ impl PoolBuilder {
             Some(stream) => PoolStream::given(stream),
             None => PoolStream::own(driver.create_stream(device)?, &driver),
         };
-        let config = Config::new(device, stream.id())
+        let config = Config::new(device)
             .mode(mode)
             .limit_bytes(limit_bytes)
             .stitch_above_bytes(stitch_above_bytes);

@@ -80,7 +80,7 @@ impl Make {
                 let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
                 Ok(Pools::shared(streams, Box::new(Caching::new(Arc::clone(driver), device, limit_bytes))))
             }
-            Policy::Glake => Pools::each(streams, |stream| self.glake(driver, device, stream)),
+            Policy::Glake => Ok(Pools::shared(streams, self.glake(driver, device)?)),
         }
     }
 
@@ -88,9 +88,8 @@ impl Make {
         self,
         driver: &Arc<dyn Driver>,
         device: DeviceId,
-        stream: StreamId,
     ) -> Result<Box<dyn Allocator>, AllocError> {
-        let mut config = glake_vmm::Config::new(device, stream).mode(match self.mode {
+        let mut config = glake_vmm::Config::new(device).mode(match self.mode {
             Mode::Default => glake_vmm::Mode::Default,
             Mode::Compact => glake_vmm::Mode::Compact,
         });

@@ -144,6 +144,9 @@ pub enum AllocError {
     /// The allocator serves another stream.
     #[error("stream {:#x} is not the pool's stream: give each stream a pool of its own", .0.0)]
     OtherStream(StreamId),
+    /// More streams are in use than the allocator can tell apart.
+    #[error("more streams are in use than a pool can tell apart: tell it of those that were destroyed")]
+    TooManyStreams,
     /// A driver call failed.
     #[error("the driver failed: {0}")]
     Driver(#[from] DriverError),

@@ -7,6 +7,8 @@
 use std::ops::Range;
 
 use crate::free_index::{By, FreeIndex, Indexed, Links};
+use crate::order::{StreamIndex, Tag};
+use crate::pieces::{List, Pieces};
 use crate::slots::Slots;
 use crate::units::{NONE, PAGE, index, page_of, page_start};
 
@@ -26,7 +28,11 @@ pub(crate) enum Kind {
     Live {
         /// Bytes as asked for.
         requested_bytes: u64,
+        /// The stream that it was allocated on.
+        owner: StreamIndex,
     },
+    /// Freed, but other streams may still use it.
+    Held,
     /// A unit of the small pool.
     Unit,
 }
@@ -39,6 +45,8 @@ pub(crate) struct Block {
     prev: u32,
     next: u32,
     pub(crate) kind: Kind,
+    /// What its bytes were used for last, if it is free.
+    pieces: List,
     by_bytes: Links,
     by_clean: Links,
 }
@@ -97,15 +105,31 @@ pub(crate) struct Blocks {
     vacant: Vec<u32>,
     last: u32,
     free: FreeIndex,
+    pieces: Pieces,
 }
 
 impl Blocks {
     pub(crate) fn new() -> Self {
-        Self { blocks: Vec::new(), vacant: Vec::new(), last: NONE, free: FreeIndex::new() }
+        Self { blocks: Vec::new(), vacant: Vec::new(), last: NONE, free: FreeIndex::new(), pieces: Pieces::default() }
     }
 
     pub(crate) fn get(&self, block: u32) -> &Block {
         &self.blocks[block as usize]
+    }
+
+    /// The pieces of a free block in order: length in bytes and tag.
+    pub(crate) fn pieces(&self, block: u32) -> impl Iterator<Item = (u64, Tag)> + '_ {
+        self.pieces.iter(self.get(block).pieces)
+    }
+
+    /// The pieces of a free block from the last on.
+    pub(crate) fn pieces_back(&self, block: u32) -> impl Iterator<Item = (u64, Tag)> + '_ {
+        self.pieces.iter_back(self.get(block).pieces)
+    }
+
+    /// The tag of all bytes of a free block, if they have the same.
+    pub(crate) fn only_tag(&self, block: u32) -> Option<Tag> {
+        self.pieces.only(self.get(block).pieces)
     }
 
     /// Free bytes in whole free handles.
@@ -179,6 +203,19 @@ impl Blocks {
 
     /// Cuts `bytes` bytes at `at` out of the free `block` and makes them `kind`.
     pub(crate) fn carve(&mut self, block: u32, at: u64, bytes: u64, kind: Kind, slots: &mut Slots) -> u32 {
+        let (taken, pieces) = self.cut_out(block, at, bytes, kind, slots);
+        self.pieces.drop(pieces);
+        taken
+    }
+
+    fn cut_out(
+        &mut self,
+        block: u32,
+        at: u64,
+        bytes: u64,
+        kind: Kind,
+        slots: &mut Slots,
+    ) -> (u32, List) {
         self.remove_from_index(block);
         let whole = *self.get(block);
         let mut taken = block;
@@ -190,12 +227,25 @@ impl Blocks {
             let rest = self.split(taken, at + bytes, slots);
             self.insert_in_index(rest, slots);
         }
-        self.blocks[taken as usize].kind = kind;
-        taken
+        let b = &mut self.blocks[taken as usize];
+        b.kind = kind;
+        (taken, std::mem::replace(&mut b.pieces, List::EMPTY))
     }
 
-    /// Frees a taken block and joins it with free neighbours; returns what they became.
-    pub(crate) fn release(&mut self, block: u32, slots: &mut Slots) -> u32 {
+    /// Frees a taken block, last used for `tag`, and joins it with free neighbours; returns what
+    /// they became.
+    pub(crate) fn release(&mut self, block: u32, tag: Tag, slots: &mut Slots) -> u32 {
+        let bytes = self.get(block).bytes;
+        self.blocks[block as usize].pieces = self.pieces.one(bytes, tag);
+        self.join_neighbours(block, slots)
+    }
+
+    /// Notes that a taken block was freed, but is still used.
+    pub(crate) fn set_held(&mut self, block: u32) {
+        self.blocks[block as usize].kind = Kind::Held;
+    }
+
+    fn join_neighbours(&mut self, block: u32, slots: &mut Slots) -> u32 {
         let mut block = block;
         let b = *self.get(block);
         if b.prev != NONE && self.get(b.prev).is_free() && self.get(b.prev).end() == b.start {
@@ -211,9 +261,9 @@ impl Blocks {
         block
     }
 
-    /// Makes the pages of a just settled handle a free block. `pages` was (part of) a hole; it
-    /// must be called right after `Slots::settle`.
-    pub(crate) fn add_pages(&mut self, pages: &Range<usize>, slots: &mut Slots) {
+    /// Makes the pages of a just settled handle a free block, of `pieces`. `pages` was (part of) a
+    /// hole; it must be called right after `Slots::settle`.
+    pub(crate) fn add_pages(&mut self, pages: &Range<usize>, pieces: List, slots: &mut Slots) {
         let next = Self::next_after(pages.end, slots);
         let prev = if next == NONE { self.last } else { self.get(next).prev };
         let block = self.insert_between(
@@ -225,20 +275,42 @@ impl Blocks {
                 prev,
                 next,
                 kind: Kind::Unit,
+                pieces,
                 by_bytes: Links::NONE,
                 by_clean: Links::NONE,
             },
         );
         self.note_start(block, slots);
-        self.release(block, slots);
+        self.join_neighbours(block, slots);
     }
 
-    /// Takes the pages of a wholly free handle out of the free block around them. Must be called
-    /// right before `Slots::unsettle`.
-    pub(crate) fn remove_pages(&mut self, block: u32, pages: &Range<usize>, slots: &mut Slots) {
+    /// Pieces of pages that nobody has used.
+    pub(crate) fn unused(&mut self, n_pages: usize) -> List {
+        self.pieces.one(n_pages as u64 * PAGE, Tag::UNUSED)
+    }
+
+    /// Takes the pages of a wholly free handle out of the free block around them, with what they
+    /// were used for. Must be called right before `Slots::unsettle`.
+    pub(crate) fn remove_pages(&mut self, block: u32, pages: &Range<usize>, slots: &mut Slots) -> List {
         let (start, bytes) = (page_start(pages.start), pages.len() as u64 * PAGE);
-        let taken = self.carve(block, start, bytes, Kind::Unit, slots);
+        let (taken, pieces) = self.cut_out(block, start, bytes, Kind::Unit, slots);
         self.unlink(taken, slots);
+        pieces
+    }
+
+    /// The tags in a list of pieces.
+    pub(crate) fn tags(&self, pieces: List) -> impl Iterator<Item = Tag> + '_ {
+        self.pieces.iter(pieces).map(|(_, tag)| tag)
+    }
+
+    /// Forgets pieces that were taken out.
+    pub(crate) fn drop_pieces(&mut self, pieces: List) {
+        self.pieces.drop(pieces);
+    }
+
+    /// `low` and `high` behind it as one list.
+    pub(crate) fn join_pieces(&mut self, low: List, high: List) -> List {
+        self.pieces.join(low, high)
     }
 
     /// The first block behind the hole at `page`.
@@ -277,8 +349,10 @@ impl Blocks {
     /// Splits `block` at `at`; both parts keep the kind; returns the upper part.
     fn split(&mut self, block: u32, at: u64, slots: &mut Slots) -> u32 {
         let b = *self.get(block);
-        self.blocks[block as usize].bytes = at - b.start;
-        let upper = Block { start: at, bytes: b.end() - at, prev: block, ..b };
+        let (low, high) = self.pieces.split(b.pieces, b.bytes, at - b.start);
+        let lower = &mut self.blocks[block as usize];
+        (lower.bytes, lower.pieces) = (at - b.start, low);
+        let upper = Block { start: at, bytes: b.end() - at, prev: block, pieces: high, ..b };
         let upper = self.insert_between(block, b.next, upper);
         self.note_start(upper, slots);
         upper
@@ -286,8 +360,12 @@ impl Blocks {
 
     /// Joins `block` with the next one; returns `block`.
     fn join(&mut self, block: u32, slots: &mut Slots) -> u32 {
-        let next = self.get(block).next;
-        self.blocks[block as usize].bytes += self.get(next).bytes;
+        let b = *self.get(block);
+        let above = *self.get(b.next);
+        let pieces = self.pieces.join(b.pieces, above.pieces);
+        let joined = &mut self.blocks[block as usize];
+        (joined.bytes, joined.pieces) = (b.bytes + above.bytes, pieces);
+        let next = b.next;
         self.unlink(next, slots);
         block
     }

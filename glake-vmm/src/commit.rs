@@ -6,10 +6,11 @@ use glake_core::alloc::AllocError;
 use glake_core::driver::{Access, DriverError, Retired};
 use glake_core::units::{AddressRange, DevicePtr, HandleId};
 
-use crate::order::Epoch;
+use crate::order::{StreamIndex, Tag};
+use crate::pieces::List;
 use crate::plan::Plan;
 use crate::pool::StitchPool;
-use crate::stale::StaleMapping;
+use crate::stale::{StaleMapping, Uses};
 use crate::units::{PAGE, index, page_start};
 
 /// Runs that a pool remembers to have stitched.
@@ -25,24 +26,30 @@ pub(crate) enum CommitError {
 }
 
 impl StitchPool {
-    /// Gives `plan.pages` homes: moves the donors there and creates handles of `sizes` pages for
-    /// what is missing.
-    pub(crate) fn commit(&mut self, plan: &Plan, sizes: &[usize]) -> Result<(), CommitError> {
+    /// Gives `plan.pages` homes, for `stream`: moves the donors there and creates handles of `sizes`
+    /// pages for what is missing.
+    pub(crate) fn commit(
+        &mut self,
+        plan: &Plan,
+        sizes: &[usize],
+        stream: StreamIndex,
+    ) -> Result<(), CommitError> {
         self.unmap_stale_in(&plan.pages).map_err(CommitError::Undone)?;
         let created = self.create_all(sizes)?;
         let moved: Vec<u32> = plan.donors.iter().flat_map(|d| self.slots.homes_in(d.pages.clone())).collect();
-        let epoch = match self.map_all(plan, &moved, &created, sizes) {
-            Ok(epoch) => epoch,
-            Err((mapped, error)) => return Err(self.undo(mapped, &created, error)),
-        };
-        self.rehome(plan, &moved, epoch);
+        if let Err((mapped, error)) = self.map_all(plan, &moved, &created, sizes, stream) {
+            return Err(self.undo(mapped, &created, error));
+        }
+        let pieces = self.rehome(plan, &moved);
         let mut page = plan.pages.start + plan.donors.iter().map(|d| d.pages.len()).sum::<usize>();
+        let new = self.blocks.unused(plan.pages.end - page);
+        let pieces = self.blocks.join_pieces(pieces, new);
         for (&id, &n_pages) in created.iter().zip(sizes) {
             let handle = self.slots.adopt(id, index(n_pages));
             self.slots.settle(handle, page);
             page += n_pages;
         }
-        self.blocks.add_pages(&plan.pages, &mut self.slots);
+        self.blocks.add_pages(&plan.pages, pieces, &mut self.slots);
         self.spent.n_handles += created.len() as u64;
         Ok(())
     }
@@ -61,14 +68,16 @@ impl StitchPool {
     /// Unmaps stale mappings in `pages`; the planner saw that their events have passed.
     fn unmap_stale_in(&mut self, pages: &Range<usize>) -> Result<(), DriverError> {
         let stale = self.stale.touching(pages, &self.slots);
-        stale.iter().try_for_each(|mapping| self.unmap_stale(mapping))
+        let pages: Vec<usize> = stale.iter().map(|mapping| mapping.page).collect();
+        pages.into_iter().try_for_each(|page| self.unmap_stale(page))
     }
 
-    /// Unmaps one stale mapping whose event has passed.
-    pub(crate) fn unmap_stale(&mut self, mapping: &StaleMapping) -> Result<(), DriverError> {
+    /// Unmaps the stale mapping that starts at `page`, whose uses have passed.
+    pub(crate) fn unmap_stale(&mut self, page: usize) -> Result<(), DriverError> {
+        let Some(mapping) = self.stale.at(page) else { return Ok(()) };
         let n_pages = self.slots.handle(mapping.handle).n_pages as usize;
-        self.driver.unmap(self.range(&(mapping.page..mapping.page + n_pages)))?;
-        self.forget_stale(mapping);
+        self.driver.unmap(self.range(&(page..page + n_pages)))?;
+        self.forget_stale(page);
         Ok(())
     }
 
@@ -100,15 +109,16 @@ impl StitchPool {
         CommitError::Poisoned
     }
 
-    /// Maps donors and new handles one behind the other, with access, and closes the epoch in
-    /// which the donors' old addresses were last used. On failure, the pages mapped so far.
+    /// Maps donors and new handles one behind the other, with access, and records an event behind
+    /// what `stream` did with the donors' old addresses. On failure, the pages mapped so far.
     fn map_all(
         &mut self,
         plan: &Plan,
         moved: &[u32],
         created: &[HandleId],
         sizes: &[usize],
-    ) -> Result<Option<Epoch>, (Range<usize>, DriverError)> {
+        stream: StreamIndex,
+    ) -> Result<(), (Range<usize>, DriverError)> {
         let mut page = plan.pages.start;
         let old = moved.iter().map(|&h| (self.slots.handle(h).id, self.slots.handle(h).pages().len()));
         let new = created.iter().copied().zip(sizes.iter().copied());
@@ -121,45 +131,63 @@ impl StitchPool {
         let access =
             self.driver.set_access(self.range(&plan.pages), &[self.config.device], Access::ReadWrite);
         let closed = match access {
-            Ok(()) if moved.is_empty() => return Ok(None),
-            Ok(()) => self.order.close_epoch(&*self.driver),
+            Ok(()) => self.close_behind(plan, stream),
             Err(error) => Err(error),
         };
-        closed.map(Some).map_err(|error| (plan.pages.clone(), error))
+        closed.map_err(|error| (plan.pages.clone(), error))
     }
 
-    /// Moves the donors' homes to the front of the plan's pages. Without an epoch nothing moves.
-    fn rehome(&mut self, plan: &Plan, moved: &[u32], epoch: Option<Epoch>) {
-        let Some(epoch) = epoch else { return };
-        for donor in &plan.donors {
-            self.blocks.remove_pages(donor.block, &donor.pages, &mut self.slots);
+    /// Sees to it that there is an event behind what `stream` used the donors for: those of other
+    /// streams have one, or come with a wait. A stream that takes no event keeps its mappings until
+    /// it does.
+    fn close_behind(&mut self, plan: &Plan, stream: StreamIndex) -> Result<(), DriverError> {
+        let tags = plan.donors.iter().flat_map(|donor| self.blocks.pieces(donor.block));
+        let Some(own) = tags.map(|(_, tag)| tag).filter(|tag| tag.stream == stream).max() else { return Ok(()) };
+        match self.order.ensure_event(own, &*self.driver) {
+            Err(DriverError::Capturing(_) | DriverError::NotSupported(_)) => Ok(()),
+            ensured => ensured,
+        }
+    }
+
+    /// Moves the donors' homes to the front of the plan's pages; what their bytes were used for.
+    fn rehome(&mut self, plan: &Plan, moved: &[u32]) -> List {
+        let mut pieces = List::EMPTY;
+        if moved.is_empty() {
+            return pieces;
         }
         let mut page = plan.pages.start;
         for &handle in moved {
-            let n_pages = self.leave_home(handle, epoch);
-            self.counters.stitched_bytes += n_pages as u64 * PAGE;
+            let old = self.slots.handle(handle).pages();
+            let moved = self.leave_home(handle);
+            pieces = self.blocks.join_pieces(pieces, moved);
+            self.counters.stitched_bytes += old.len() as u64 * PAGE;
             self.slots.settle(handle, page);
-            page += n_pages;
+            page += old.len();
         }
         self.counters.n_stitches += 1;
         self.spent.n_handles += moved.len() as u64;
         self.note_stitched(plan);
+        pieces
     }
 
-    /// Takes the home away from a handle, which stays mapped there for the work of `epoch` and
-    /// earlier ones; how many pages it has.
-    pub(crate) fn leave_home(&mut self, handle: u32, epoch: Epoch) -> usize {
-        let old = self.slots.unsettle(handle);
-        let n_pages = old.len();
-        self.stale.insert(StaleMapping { handle, page: old.start, epoch });
+    /// Takes the home away from a free handle, which stays mapped there for what its bytes were
+    /// used for.
+    pub(crate) fn leave_home(&mut self, handle: u32) -> List {
+        let old = self.slots.handle(handle).pages();
+        let block = self.blocks.holding(old.start, &self.slots);
+        let pieces = self.blocks.remove_pages(block, &old, &mut self.slots);
+        self.slots.unsettle(handle);
+        let uses = last_uses(self.blocks.tags(pieces).filter(|&tag| !self.order.is_done(tag)));
+        self.stale.insert(StaleMapping { handle, page: old.start, uses });
         self.slots.mark_stale(handle, old);
-        n_pages
+        pieces
     }
 
-    /// Notes that a mapping is no longer stale: it is gone, or a home again.
-    pub(crate) fn forget_stale(&mut self, mapping: &StaleMapping) {
-        self.slots.clear_stale(mapping.handle, mapping.page);
-        self.stale.remove(mapping);
+    /// Notes that the mapping at `page` is no longer stale: it is gone, or a home again.
+    pub(crate) fn forget_stale(&mut self, page: usize) {
+        let Some(mapping) = self.stale.at(page) else { return };
+        self.slots.clear_stale(mapping.handle, page);
+        self.stale.remove(page);
     }
 
     /// Remembers where a run was stitched, so that it can be revived.
@@ -180,4 +208,16 @@ impl StitchPool {
     fn address(&self, page: usize) -> DevicePtr {
         self.arena.start + page_start(page)
     }
+}
+
+/// The latest of `tags` for each stream.
+fn last_uses(tags: impl Iterator<Item = Tag>) -> Uses {
+    let mut uses = Uses::new();
+    for tag in tags {
+        match uses.iter_mut().find(|use_| use_.stream == tag.stream) {
+            Some(use_) => *use_ = (*use_).max(tag),
+            None => uses.push(tag),
+        }
+    }
+    uses
 }

@@ -1,6 +1,6 @@
 //! How a pool is set up.
 
-use glake_core::units::{DeviceId, StreamId};
+use glake_core::units::DeviceId;
 
 /// How the pool weighs waste against driver time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -16,24 +16,23 @@ pub enum Mode {
 /// Configuration of a [`StitchPool`](crate::StitchPool).
 ///
 /// ```
-/// use glake_core::units::{DeviceId, StreamId};
+/// use glake_core::units::DeviceId;
 /// use glake_vmm::{Config, Mode};
-/// let config = Config::new(DeviceId(0), StreamId(7)).mode(Mode::Compact).limit_bytes(8 << 30);
+/// let config = Config::new(DeviceId(0)).mode(Mode::Compact).limit_bytes(8 << 30);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) device: DeviceId,
-    pub(crate) stream: StreamId,
     pub(crate) mode: Mode,
     pub(crate) limit_bytes: u64,
     pub(crate) stitch_above_bytes: u64,
 }
 
 impl Config {
-    /// A pool on `device` for memory used on `stream`, in default mode without a limit.
+    /// A pool on `device`, in default mode without a limit.
     #[must_use]
-    pub fn new(device: DeviceId, stream: StreamId) -> Self {
-        Self { device, stream, mode: Mode::Default, limit_bytes: u64::MAX, stitch_above_bytes: 0 }
+    pub fn new(device: DeviceId) -> Self {
+        Self { device, mode: Mode::Default, limit_bytes: u64::MAX, stitch_above_bytes: 0 }
     }
 
     /// Sets the mode.

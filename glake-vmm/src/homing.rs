@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 
+use crate::order::{Readiness, Tag, Taker};
 use crate::plan::{Place, Planner};
 use crate::pool::StitchPool;
 use crate::room::Stitching;
@@ -64,10 +65,11 @@ impl Homing {
 }
 
 impl StitchPool {
-    /// Frees a taken block; displaced handles that are free as a whole now return home.
-    pub(crate) fn release(&mut self, block: u32) {
+    /// Frees a taken block, last used for `tag`; displaced handles that are free as a whole now
+    /// return home.
+    pub(crate) fn release(&mut self, block: u32, tag: Tag) {
         let freed = *self.blocks.get(block);
-        let joined = self.blocks.release(block, &mut self.slots);
+        let joined = self.blocks.release(block, tag, &mut self.slots);
         if self.homing.is_on() && self.slots.has_displaced() {
             let clean = self.blocks.get(joined).clean_pages();
             let first = page_of(freed.start).max(clean.start);
@@ -91,7 +93,7 @@ impl StitchPool {
     }
 
     /// Serves a request that no free block fits by reviving a run that was stitched before.
-    pub(crate) fn revive(&mut self, bytes: u64, align_bytes: u64) -> bool {
+    pub(crate) fn revive(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> bool {
         if self.homing.wake(self.spent.n_ops) {
             self.slots.naturalise();
         }
@@ -101,9 +103,11 @@ impl StitchPool {
                 slots: &self.slots,
                 n_arena_pages: page_of(self.arena.bytes),
                 stitching: Stitching::Always,
+                order: &self.order,
+                taker,
             };
             let mut places = planner.revivable(bytes, align_bytes, &self.stitched);
-            places.find_map(|place| Some((place.page, self.revivable(&place)?)))
+            places.find_map(|place| Some((place.page, self.revivable(&place, taker)?)))
         };
         let Some((page, handles)) = found else { return false };
         let mut page = page;
@@ -115,7 +119,7 @@ impl StitchPool {
     }
 
     /// The handles that fill a place, if all of it is mapped and their bytes are free.
-    fn revivable(&self, place: &Place) -> Option<Vec<u32>> {
+    fn revivable(&self, place: &Place, taker: Taker) -> Option<Vec<u32>> {
         let mut handles = Vec::new();
         let mut around = 0..0;
         let mut page = place.page;
@@ -124,6 +128,10 @@ impl StitchPool {
             let home = self.slots.handle(mapping.handle).pages();
             if home.start < around.start || home.end > around.end {
                 let block = self.free_block_of(&home).filter(|&block| block != place.below)?;
+                let mut tags = self.blocks.pieces(block).map(|(_, tag)| self.order.readiness(taker, tag));
+                if tags.any(|readiness| readiness == Readiness::Never) {
+                    return None;
+                }
                 let b = self.blocks.get(block);
                 around = page_of(b.start.next_multiple_of(PAGE))..page_of(b.end());
             }
@@ -145,15 +153,14 @@ impl StitchPool {
 
     /// Makes `page`, where the free `handle` is mapped already, its home.
     pub(crate) fn move_home(&mut self, handle: u32, page: usize) {
-        let Some(mapping) = self.stale.at(page) else { return };
-        let old = self.slots.handle(handle).pages();
-        let block = self.blocks.holding(old.start, &self.slots);
-        self.blocks.remove_pages(block, &old, &mut self.slots);
-        self.leave_home(handle, self.order.open());
-        self.forget_stale(&mapping);
+        if self.stale.at(page).is_none_or(|mapping| mapping.handle != handle) {
+            return;
+        }
+        let pieces = self.leave_home(handle);
+        self.forget_stale(page);
         self.slots.settle(handle, page);
         let pages = self.slots.handle(handle).pages();
-        self.blocks.add_pages(&pages, &mut self.slots);
+        self.blocks.add_pages(&pages, pieces, &mut self.slots);
     }
 }
 

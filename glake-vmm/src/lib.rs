@@ -17,8 +17,10 @@ mod check;
 mod commit;
 mod config;
 mod free_index;
+mod held;
 mod homing;
 mod order;
+mod pieces;
 mod plan;
 mod pool;
 mod room;
@@ -29,6 +31,7 @@ mod spare;
 mod stale;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod trim;
 mod units;
 

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::blocks::Blocks;
+use crate::order::{Order, Readiness, Taker};
 use crate::room::Stitching;
 use crate::slots::Slots;
-use crate::units::{NONE, PAGE, page_of};
+use crate::units::{NONE, PAGE, page_of, page_start};
 
 /// How many free blocks a plan looks at as places to extend.
 const N_CANDIDATES: usize = 32;
@@ -62,6 +63,9 @@ pub(crate) struct Planner<'a> {
     /// First page behind the reservation.
     pub(crate) n_arena_pages: usize,
     pub(crate) stitching: Stitching,
+    pub(crate) order: &'a Order,
+    /// Whom the plan is for.
+    pub(crate) taker: Taker,
 }
 
 impl Planner<'_> {
@@ -173,10 +177,19 @@ impl Planner<'_> {
         (n_need <= room && n_need > 0).then_some(Place { below, above, page, room, n_need, n_clean })
     }
 
-    /// Chooses donors for a place.
+    /// Chooses donors for a place: what is ready for the taker first, then what was used longest
+    /// ago.
     fn fill(&self, place: &Place) -> Option<Plan> {
         let mut donors = Vec::new();
+        let mut behind: Vec<(Readiness, Donor)> = Vec::new();
         let mut n_left = place.n_need;
+        let mut take = |block: u32, run: Range<usize>, n_left: &mut usize| {
+            let pages = self.cut(run, *n_left);
+            *n_left = n_left.saturating_sub(pages.len());
+            if !pages.is_empty() {
+                donors.push(Donor { block, pages });
+            }
+        };
         for block in self.blocks.by_clean() {
             if n_left == 0 || self.stitching == Stitching::Never {
                 break;
@@ -184,9 +197,17 @@ impl Planner<'_> {
             if block == place.below || block == place.above {
                 continue;
             }
-            let pages = self.cut(self.blocks.get(block).clean_pages(), n_left);
-            n_left = n_left.saturating_sub(pages.len());
-            donors.push(Donor { block, pages });
+            for (readiness, run) in self.runs(block).into_iter().rev() {
+                match readiness {
+                    Readiness::Ready => take(block, run, &mut n_left),
+                    Readiness::Behind { .. } => behind.push((readiness, Donor { block, pages: run })),
+                    Readiness::Never => {}
+                }
+            }
+        }
+        behind.sort_by_key(|(readiness, _)| *readiness);
+        for (_, Donor { block, pages }) in behind {
+            take(block, pages, &mut n_left);
         }
         let n_moved: usize = donors.iter().map(|d| d.pages.len()).sum();
         let n = n_moved + n_left;
@@ -195,6 +216,46 @@ impl Planner<'_> {
         }
         let pages = if place.above == NONE { place.page..place.page + n } else { place.page - n..place.page };
         Some(Plan { pages, donors, n_missing: n_left })
+    }
+
+    /// The whole handles of a free block, in runs that are as ready.
+    fn runs(&self, block: u32) -> Vec<(Readiness, Range<usize>)> {
+        let b = self.blocks.get(block);
+        let clean = b.clean_pages();
+        if self.order.is_single() {
+            return vec![(Readiness::Ready, clean)];
+        }
+        if let Some(tag) = self.blocks.only_tag(block) {
+            return vec![(self.order.readiness(self.taker, tag), clean)];
+        }
+        let mut runs: Vec<(Readiness, Range<usize>)> = Vec::new();
+        let mut end = b.start;
+        let ends = self.blocks.pieces(block).map(|(bytes, tag)| {
+            end += bytes;
+            (end, self.order.readiness(self.taker, tag))
+        });
+        let mut pieces = ends.peekable();
+        for handle in self.slots.homes_in(clean) {
+            let pages = self.slots.handle(handle).pages();
+            let mut worst = Readiness::Ready;
+            while let Some(&(end, readiness)) = pieces.peek() {
+                if end > page_start(pages.start) {
+                    worst = worst.max(readiness);
+                }
+                if end > page_start(pages.end) {
+                    break;
+                }
+                pieces.next();
+                if end == page_start(pages.end) {
+                    break;
+                }
+            }
+            match runs.last_mut() {
+                Some((readiness, run)) if *readiness == worst => run.end = pages.end,
+                _ => runs.push((worst, pages)),
+            }
+        }
+        runs
     }
 
     /// The last handles of `run` that have at least `n` pages, or all.

@@ -1,22 +1,27 @@
 //! The pool: where requests become addresses.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
-use glake_core::driver::Driver;
+use glake_core::driver::{Driver, DriverError};
 use glake_core::stats::Stats;
 use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
+
+use smallvec::SmallVec;
 
 use crate::blocks::{Blocks, Kind};
 use crate::config::Config;
 use crate::homing::Homing;
-use crate::order::Epochs;
+use crate::held::{Held, What};
+use crate::order::{Order, StreamIndex, Tag, Taker, Waiting};
+use crate::room::Found;
 use crate::sizing::Spent;
 use crate::slots::Slots;
-use crate::small::{SMALL_BYTES, SmallPool};
-use crate::stale::Stale;
-use crate::units::{GRANULE_BYTES, NONE, PAGE, page_of};
+use crate::small::{SMALL_BYTES, Size};
+use crate::spare::{Small, UnitName};
+use crate::stale::{Stale, Uses};
+use crate::units::{GRANULE_BYTES, PAGE, page_of};
 
 /// A stream-ordered pool of device memory that stitches. See the [crate docs](crate).
 ///
@@ -30,7 +35,7 @@ use crate::units::{GRANULE_BYTES, NONE, PAGE, page_of};
 ///
 /// let driver = Arc::new(SimDriver::h200(1));
 /// let stream = driver.create_stream(DeviceId(0))?;
-/// let mut pool = StitchPool::new(driver, Config::new(DeviceId(0), stream))?;
+/// let mut pool = StitchPool::new(driver, Config::new(DeviceId(0)))?;
 /// let a = pool.allocate(Request::new(3 << 20, stream))?;
 /// pool.free(a.ptr, stream)?;
 /// assert_eq!(pool.stats().allocated_bytes, 0);
@@ -46,10 +51,13 @@ pub struct StitchPool {
     pub(crate) arena: AddressRange,
     pub(crate) slots: Slots,
     pub(crate) blocks: Blocks,
-    pub(crate) small: SmallPool,
-    /// A unit kept though it is free, so that a lone small object does not come and go with it.
-    pub(crate) spare_unit: Option<u32>,
-    pub(crate) order: Epochs,
+    /// By stream.
+    pub(crate) smalls: Vec<Small>,
+    pub(crate) order: Order,
+    /// Other streams that use an allocation, by its offset.
+    pub(crate) users: HashMap<u64, Users>,
+    /// The oldest first.
+    pub(crate) held: VecDeque<Held>,
     pub(crate) stale: Stale,
     pub(crate) spent: Spent,
     pub(crate) homing: Homing,
@@ -60,6 +68,16 @@ pub struct StitchPool {
     pub(crate) is_poisoned: bool,
     /// The device is done with everything, and nothing more will be enqueued.
     pub(crate) is_idle: bool,
+}
+
+/// Streams.
+pub(crate) type Users = SmallVec<[StreamIndex; 2]>;
+
+/// Where freed memory was used last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    On(StreamIndex),
+    Anywhere,
 }
 
 /// Running figures for [`Stats`].
@@ -79,13 +97,6 @@ pub(crate) struct Counters {
     pub(crate) n_revived: u64,
 }
 
-/// Bytes of a freed object.
-#[derive(Clone, Copy, Debug)]
-struct Freed {
-    requested_bytes: u64,
-    allocated_bytes: u64,
-}
-
 impl StitchPool {
     /// A pool without memory; reserves its addresses.
     ///
@@ -94,7 +105,7 @@ impl StitchPool {
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self, AllocError> {
         let device_bytes = driver.memory_info(config.device)?.total_bytes;
         let arena = driver.reserve(arena_bytes(device_bytes), PAGE_BYTES)?;
-        let order = Epochs::new(config.stream);
+        let order = Order::new(config.device);
         Ok(Self {
             driver,
             config,
@@ -102,9 +113,10 @@ impl StitchPool {
             arena,
             slots: Slots::default(),
             blocks: Blocks::new(),
-            small: SmallPool::new(),
-            spare_unit: None,
+            smalls: Vec::new(),
             order,
+            users: HashMap::new(),
+            held: VecDeque::new(),
             stale: Stale::default(),
             spent: Spent::default(),
             homing: Homing::new(),
@@ -128,29 +140,35 @@ impl StitchPool {
         self.stats()
     }
 
-    fn allocate_small(&mut self, bytes: u64) -> Result<u64, AllocError> {
-        if let Some((at, unit)) = self.small.allocate(bytes) {
-            if self.spare_unit == Some(unit) {
-                self.spare_unit = None;
+    fn allocate_small(&mut self, bytes: u64, taker: Taker) -> Result<u64, AllocError> {
+        let small = self.small(taker.stream);
+        if let Some((at, unit)) = small.pool.allocate(bytes) {
+            if small.spare == Some(unit) {
+                small.spare = None;
             }
             return Ok(at);
         }
-        let (block, at) = match self.room_for_unit() {
-            Ok(found) => found,
-            Err(error) => return self.allocate_apart(bytes, error),
+        let found = self.room_for_unit(taker).and_then(|found| Ok((found, self.wait_for(found, PAGE, taker)?)));
+        let found = match found {
+            Ok((found, ())) => found,
+            Err(error) => return self.allocate_apart(bytes, error, taker),
         };
-        self.add_unit(block, at);
+        self.add_unit(found, taker.stream);
         // A fresh unit fits every small request.
-        self.small.allocate(bytes).map(|(at, _)| at).ok_or(AllocError::Poisoned)
+        self.small(taker.stream).pool.allocate(bytes).map(|(at, _)| at).ok_or(AllocError::Poisoned)
     }
 
-    /// A small object in any free run that holds it, where `error` says that no unit is to be had.
-    fn allocate_apart(&mut self, requested_bytes: u64, error: AllocError) -> Result<u64, AllocError> {
+    /// A small object in any free bytes that hold it, where `error` says that no unit is to be had.
+    fn allocate_apart(
+        &mut self,
+        requested_bytes: u64,
+        error: AllocError,
+        taker: Taker,
+    ) -> Result<u64, AllocError> {
         let bytes = requested_bytes.next_multiple_of(GRANULE_BYTES);
         let AllocError::OutOfMemory(_) = error else { return Err(error) };
-        let (block, at) = self.fit(bytes, GRANULE_BYTES).ok_or(error)?;
-        self.blocks.carve(block, at, bytes, Kind::Live { requested_bytes }, &mut self.slots);
-        Ok(at)
+        let found = self.fit(bytes, GRANULE_BYTES, taker).ok_or(error)?;
+        self.take(found, requested_bytes, bytes, taker)
     }
 
     fn allocate_large(
@@ -158,13 +176,84 @@ impl StitchPool {
         requested_bytes: u64,
         bytes: u64,
         align_bytes: u64,
+        taker: Taker,
     ) -> Result<u64, AllocError> {
-        let (block, at) = match self.fit(bytes, align_bytes) {
-            Some(found) => found,
-            None => self.make_room(bytes, align_bytes)?,
-        };
-        self.blocks.carve(block, at, bytes, Kind::Live { requested_bytes }, &mut self.slots);
+        let found = self.room_for(bytes, align_bytes, taker)?;
+        self.take(found, requested_bytes, bytes, taker)
+    }
+
+    /// Makes free bytes an allocation, behind the work that still uses them.
+    fn take(
+        &mut self,
+        found: Found,
+        requested_bytes: u64,
+        bytes: u64,
+        taker: Taker,
+    ) -> Result<u64, AllocError> {
+        self.wait_for(found, bytes, taker)?;
+        let (block, at) = found;
+        let kind = Kind::Live { requested_bytes, owner: taker.stream };
+        self.blocks.carve(block, at, bytes, kind, &mut self.slots);
         Ok(at)
+    }
+
+    /// Serves a checked request for `rounded` bytes.
+    fn serve(&mut self, request: Request, rounded: u64, taker: Taker) -> Result<u64, AllocError> {
+        let Request { bytes, align_bytes, .. } = request;
+        if bytes < SMALL_BYTES && align_bytes <= GRANULE_BYTES {
+            self.allocate_small(bytes, taker)
+        } else {
+            self.allocate_large(bytes, rounded, align_bytes, taker)
+        }
+    }
+
+    /// Serves a request; where that needs a wait that cannot be had, without one.
+    fn serve_or_else(&mut self, request: Request, rounded: u64, stream: StreamIndex) -> Result<u64, AllocError> {
+        match self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed }) {
+            Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) => {
+                self.serve(request, rounded, Taker { stream, waiting: Waiting::Refused })
+            }
+            Err(AllocError::OutOfMemory(_)) if self.may_waiting_help(stream) => {
+                self.order.synchronize(&*self.driver)?;
+                self.release_held();
+                self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed })
+            }
+            served => served,
+        }
+    }
+
+    /// Whether there is free memory that a request on `stream` can only have when the device is done.
+    fn may_waiting_help(&self, stream: StreamIndex) -> bool {
+        !self.held.is_empty() || self.order.has_unreachable(stream)
+    }
+
+    fn freed(&mut self, ptr: DevicePtr, at: u64, last: Last) -> Result<(), AllocError> {
+        let size = self.free_at(at, last).ok_or(AllocError::NotAllocated(ptr))?;
+        self.counters.n_frees += 1;
+        self.counters.requested_bytes -= size.requested_bytes;
+        self.counters.allocated_bytes -= size.allocated_bytes;
+        self.spent.n_ops += 1;
+        Ok(())
+    }
+
+    /// The stream on which the allocation at `at` was allocated.
+    fn owner_of(&self, at: u64) -> Option<StreamIndex> {
+        if let Some(UnitName { stream, unit }) = UnitName::of_slot(self.slots.slot(page_of(at)).unit) {
+            return self.smalls[stream.index()].pool.find(unit, at % PAGE).map(|_| stream);
+        }
+        match self.blocks.get(self.blocks.starting_at(at, &self.slots)?).kind {
+            Kind::Live { owner, .. } => Some(owner),
+            _ => None,
+        }
+    }
+
+    /// The tag of bytes of an allocation of `owner` that is freed.
+    fn last_use(&mut self, last: Last, owner: StreamIndex) -> Tag {
+        match last {
+            _ if self.order.is_captured(owner) => self.order.tag(owner),
+            Last::On(stream) if !self.order.is_other_threads(owner, stream) => self.order.tag(stream),
+            Last::On(_) | Last::Anywhere => self.order.tag_of_all(),
+        }
     }
 
     /// Counts a failure of a request for `bytes`, which is what its report speaks of.
@@ -176,23 +265,59 @@ impl StitchPool {
         error
     }
 
-    fn free_small(&mut self, unit: u32, offset: u64) -> Option<Freed> {
-        let spot = self.small.find(unit, offset)?;
-        let freed = self.small.free(spot);
-        if freed.unit_is_free
-            && let Some(other) = self.spare_unit.replace(unit)
-        {
-            self.give_up_unit(other);
-        }
-        Some(Freed { requested_bytes: freed.requested_bytes, allocated_bytes: freed.allocated_bytes })
+    /// Frees the allocation at `at`, last used for `last`; how big it was.
+    fn free_at(&mut self, at: u64, last: Last) -> Option<Size> {
+        let size = match UnitName::of_slot(self.slots.slot(page_of(at)).unit) {
+            Some(name) => self.free_small(name, at, last),
+            None => self.free_large(at, last),
+        };
+        self.release_oldest_held();
+        size
     }
 
-    fn free_large(&mut self, at: u64) -> Option<Freed> {
+    /// What others than the owner used the allocation at `at` for until now; nothing is known of it
+    /// any more.
+    fn take_users(&mut self, at: u64) -> Uses {
+        let users = if self.users.is_empty() { None } else { self.users.remove(&at) };
+        users.into_iter().flatten().map(|user| self.order.tag(user)).collect()
+    }
+
+    fn free_small(&mut self, name: UnitName, at: u64, last: Last) -> Option<Size> {
+        let UnitName { stream, unit } = name;
+        let pool = &self.smalls[stream.index()].pool;
+        let spot = pool.find(unit, at % PAGE)?;
+        let size = pool.size(spot);
+        let tag = self.last_use(last, stream);
+        let mut after = self.take_users(at);
+        after.push(tag);
+        after.retain(|use_| !self.order.is_ready(stream, *use_));
+        if after.is_empty() {
+            self.free_spot(stream, spot);
+        } else {
+            self.smalls[stream.index()].pool.hold(spot);
+            self.hold(What::Small(stream, spot), after);
+        }
+        Some(size)
+    }
+
+    fn free_large(&mut self, at: u64, last: Last) -> Option<Size> {
         let block = self.blocks.starting_at(at, &self.slots)?;
         let b = *self.blocks.get(block);
-        let Kind::Live { requested_bytes } = b.kind else { return None };
-        self.release(block);
-        Some(Freed { requested_bytes, allocated_bytes: b.bytes })
+        let Kind::Live { requested_bytes, owner } = b.kind else { return None };
+        let tag = self.last_use(last, owner);
+        let mut after = self.take_users(at);
+        after.retain(|use_| !self.order.is_ready(tag.stream, *use_));
+        if after.is_empty() {
+            self.release(block, tag);
+        } else {
+            for use_ in &after {
+                self.order.note_freed(use_.stream, b.bytes, &*self.driver);
+            }
+            self.blocks.set_held(block);
+            self.hold(What::Block(block, tag), after);
+        }
+        self.order.note_freed(tag.stream, b.bytes, &*self.driver);
+        Some(Size { requested_bytes, allocated_bytes: b.bytes })
     }
 
     pub(crate) fn physical_bytes(&self) -> u64 {
@@ -201,7 +326,7 @@ impl StitchPool {
 
     /// Checks a request and returns the bytes to set aside.
     fn check(&self, request: Request) -> Result<u64, AllocError> {
-        let Request { bytes, align_bytes, stream } = request;
+        let Request { bytes, align_bytes, .. } = request;
         if self.is_poisoned {
             return Err(AllocError::Poisoned);
         }
@@ -211,23 +336,17 @@ impl StitchPool {
         if !align_bytes.is_power_of_two() || align_bytes > PAGE {
             return Err(AllocError::BadAlignment { align_bytes });
         }
-        if stream != self.order.stream() {
-            return Err(AllocError::OtherStream(stream));
-        }
         let rounded = bytes.checked_next_multiple_of(GRANULE_BYTES);
         rounded.filter(|&n| n <= self.arena.bytes / 2).ok_or(AllocError::TooLarge { bytes })
     }
 
     /// Checks an address to be freed and returns its offset in the arena.
-    fn check_free(&self, ptr: DevicePtr, stream: StreamId) -> Result<u64, AllocError> {
+    fn check_free(&self, ptr: DevicePtr) -> Result<u64, AllocError> {
         if self.is_poisoned {
             return Err(AllocError::Poisoned);
         }
         if !self.arena.contains(AddressRange::new(ptr, 1)) {
             return Err(AllocError::NotAllocated(ptr));
-        }
-        if stream != self.order.stream() {
-            return Err(AllocError::OtherStream(stream));
         }
         Ok(ptr - self.arena.start)
     }
@@ -236,13 +355,9 @@ impl StitchPool {
 impl Allocator for StitchPool {
     fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
         let rounded = self.check(request)?;
-        let Request { bytes, align_bytes, stream } = request;
-        let at = if bytes < SMALL_BYTES && align_bytes <= GRANULE_BYTES {
-            self.allocate_small(bytes)
-        } else {
-            self.allocate_large(bytes, rounded, align_bytes)
-        };
-        let at = at.map_err(|error| self.failed(error, bytes))?;
+        let Request { bytes, stream, .. } = request;
+        let index = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        let at = self.serve_or_else(request, rounded, index).map_err(|error| self.failed(error, bytes))?;
         let c = &mut self.counters;
         c.n_allocations += 1;
         c.requested_bytes += bytes;
@@ -254,27 +369,20 @@ impl Allocator for StitchPool {
     }
 
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
-        let at = self.check_free(ptr, stream)?;
-        let unit = self.slots.slot(page_of(at)).unit;
-        let freed = if unit == NONE { self.free_large(at) } else { self.free_small(unit, at % PAGE) };
-        let freed = freed.ok_or(AllocError::NotAllocated(ptr))?;
-        self.counters.n_frees += 1;
-        self.counters.requested_bytes -= freed.requested_bytes;
-        self.counters.allocated_bytes -= freed.allocated_bytes;
-        self.spent.n_ops += 1;
-        Ok(())
+        let at = self.check_free(ptr)?;
+        let stream = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        self.freed(ptr, at, Last::On(stream))
     }
 
     fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
-        let at = self.check_free(ptr, stream)?;
-        let unit = self.slots.slot(page_of(at)).unit;
-        let is_live = if unit == NONE {
-            let block = self.blocks.starting_at(at, &self.slots);
-            block.is_some_and(|block| matches!(self.blocks.get(block).kind, Kind::Live { .. }))
-        } else {
-            self.small.find(unit, at % PAGE).is_some()
-        };
-        if is_live { Ok(()) } else { Err(AllocError::NotAllocated(ptr)) }
+        let at = self.check_free(ptr)?;
+        let user = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        let owner = self.owner_of(at).ok_or(AllocError::NotAllocated(ptr))?;
+        let users = if user == owner { return Ok(()) } else { self.users.entry(at).or_default() };
+        if !users.contains(&user) {
+            users.push(user);
+        }
+        Ok(())
     }
 
     fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {

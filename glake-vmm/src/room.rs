@@ -1,19 +1,27 @@
 //! Room for a request: the best fit, and what happens when none fits.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use glake_core::alloc::{AllocError, OutOfMemory};
 use glake_core::driver::DriverError;
+use smallvec::SmallVec;
 
 use crate::blocks::{Block, first_handle_from, last_handle_until};
 use crate::commit::CommitError;
 use crate::config::Mode;
+use crate::order::{Readiness, Tag, Taker};
 use crate::plan::{Plan, Planner};
 use crate::pool::StitchPool;
 use crate::sizing::{Growth, few_mappings, handle_sizes, single_pages};
 use crate::units::{GRANULE_BYTES, PAGE, page_of};
 
-/// How many free blocks a search for an aligned place looks at before it takes one that is
-/// long enough wherever it starts.
-const N_ALIGNED: usize = 32;
+/// How many free blocks a search looks at before it takes one that is long enough wherever it
+/// starts, or goes on to look inside.
+const N_RUNS: usize = 32;
+
+/// Pieces that a search inside of free blocks looks at.
+const N_PIECES: usize = 1024;
 
 /// Clean pages that a fit may spoil before another one is looked at.
 const N_FORGIVEN: usize = 1;
@@ -24,61 +32,203 @@ const N_FITS: usize = 4;
 /// Stale mappings may take this many times the addresses of the physical memory.
 const STALE_RATIO: u64 = 2;
 
+/// Free bytes for a request: their block, and where they start.
+pub(crate) type Found = (u32, u64);
+
 impl StitchPool {
-    /// The best fit, and an address in it: of the few shortest free blocks, the lowest of equals
-    /// first, the first one without whole free handles to spoil, or the one that loses least.
-    pub(crate) fn fit(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
+    /// Free bytes that the taker may use as they are: of the few shortest free blocks, the lowest of
+    /// equals first, the first one without whole free handles to spoil, or the one that loses least.
+    pub(crate) fn fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
         if align_bytes > GRANULE_BYTES {
-            return self.aligned_fit(bytes, align_bytes, |_, _| true);
+            return self.aligned_fit(bytes, align_bytes, taker, |_, _| true);
         }
-        let mut best: Option<(usize, (u32, u64))> = None;
-        let mut n_seen = 0;
+        let mut best: Option<(usize, Found)> = None;
+        let (mut n_seen, mut n_fits) = (0, 0);
         self.blocks.at_least(bytes, |block| {
-            let (n_lost, at) = self.end_to_take(self.blocks.get(block), bytes);
-            if best.is_none_or(|(least, _)| n_lost < least) {
-                best = Some((n_lost, (block, at)));
-            }
             n_seen += 1;
-            (n_lost == 0 || n_seen == N_FITS).then_some(())
+            if let Some((n_lost, at)) = self.end_to_take(block, bytes, taker) {
+                n_fits += 1;
+                if best.is_none_or(|(least, _)| n_lost < least) {
+                    best = Some((n_lost, (block, at)));
+                }
+            }
+            let is_found = best.is_some_and(|(least, _)| least == 0);
+            (is_found || n_fits == N_FITS || n_seen == N_RUNS).then_some(())
         });
         best.map(|(_, found)| found)
     }
 
     /// Where in a free block `bytes` bytes go, and the clean pages lost by it beyond one: at its
-    /// low end, unless the high end leaves more whole handles free.
-    fn end_to_take(&self, b: &Block, bytes: u64) -> (usize, u64) {
-        let clean = b.clean_pages();
-        if clean.len() <= N_FORGIVEN {
-            return (0, b.start);
-        }
-        let first = first_handle_from(b.start + bytes, &self.slots).min(clean.end);
-        let low = (first - clean.start).saturating_sub(N_FORGIVEN);
-        if low == 0 {
-            return (0, b.start);
-        }
+    /// low end, unless the high end leaves more whole handles free or is the one that is ready.
+    fn end_to_take(&self, block: u32, bytes: u64, taker: Taker) -> Option<(usize, u64)> {
+        let b = self.blocks.get(block);
         let high_start = b.end() - bytes;
-        let behind = last_handle_until(high_start, &self.slots).max(clean.start);
-        let high = (clean.end - behind).saturating_sub(N_FORGIVEN);
-        if high < low { (high, high_start) } else { (low, b.start) }
+        let is_low_ready = self.is_ready(block, b.start, bytes, taker);
+        let low = is_low_ready.then(|| self.lost_at_low_end(b, bytes));
+        if low == Some(0) {
+            return Some((0, b.start));
+        }
+        let high = self.is_ready(block, high_start, bytes, taker).then(|| self.lost_at_high_end(b, bytes));
+        match (low, high) {
+            (Some(low), Some(high)) if high < low => Some((high, high_start)),
+            (Some(low), _) => Some((low, b.start)),
+            (None, high) => high.map(|high| (high, high_start)),
+        }
     }
 
-    /// A place for an aligned request that `accepts` its block and page: in one of the shortest
-    /// free blocks, or in one that is long enough wherever it starts.
+    fn lost_at_low_end(&self, b: &Block, bytes: u64) -> usize {
+        let clean = b.clean_pages();
+        if clean.len() <= N_FORGIVEN {
+            return 0;
+        }
+        let first = first_handle_from(b.start + bytes, &self.slots).min(clean.end);
+        (first - clean.start).saturating_sub(N_FORGIVEN)
+    }
+
+    fn lost_at_high_end(&self, b: &Block, bytes: u64) -> usize {
+        let clean = b.clean_pages();
+        if clean.len() <= N_FORGIVEN {
+            return 0;
+        }
+        let behind = last_handle_until(b.end() - bytes, &self.slots).max(clean.start);
+        (clean.end - behind).saturating_sub(N_FORGIVEN)
+    }
+
+    /// The tags of the pieces that `bytes` bytes at `at` of a free block touch.
+    fn tags_in(&self, block: u32, at: u64, bytes: u64) -> impl Iterator<Item = Tag> + '_ {
+        let b = self.blocks.get(block);
+        let is_low = at - b.start <= b.end() - at;
+        let low = is_low.then(|| {
+            self.blocks.pieces(block).scan(b.start, |from, (n, tag)| {
+                let here = *from;
+                *from += n;
+                Some((here, *from, tag))
+            })
+        });
+        let high = (!is_low).then(|| {
+            self.blocks.pieces_back(block).scan(b.end(), |to, (n, tag)| {
+                let here = *to;
+                *to -= n;
+                Some((*to, here, tag))
+            })
+        });
+        let low = low.into_iter().flatten().take_while(move |&(from, _, _)| from < at + bytes);
+        let high = high.into_iter().flatten().take_while(move |&(_, to, _)| to > at);
+        low.chain(high).filter(move |&(from, to, _)| from < at + bytes && to > at).map(|(_, _, tag)| tag)
+    }
+
+    /// Whether the taker may have `bytes` bytes at `at` of a free block as they are.
+    fn is_ready(&self, block: u32, at: u64, bytes: u64, taker: Taker) -> bool {
+        self.order.is_single()
+            || self.tags_in(block, at, bytes).all(|tag| self.order.is_ready(taker.stream, tag))
+    }
+
+    /// What stands between the taker and `bytes` bytes at `at` of a free block.
+    fn readiness(&self, block: u32, at: u64, bytes: u64, taker: Taker) -> Readiness {
+        if self.order.is_single() {
+            return Readiness::Ready;
+        }
+        let tags = self.tags_in(block, at, bytes);
+        tags.map(|tag| self.order.readiness(taker, tag)).max().unwrap_or(Readiness::Ready)
+    }
+
+    /// Makes the taker's later work wait for what used `bytes` bytes at `at` of a free block.
+    pub(crate) fn wait_for(&mut self, found: Found, bytes: u64, taker: Taker) -> Result<(), DriverError> {
+        if self.order.is_single() {
+            return Ok(());
+        }
+        let (block, at) = found;
+        let mut unmet: SmallVec<[Tag; 4]> = SmallVec::new();
+        for tag in self.tags_in(block, at, bytes) {
+            if !self.order.is_ready(taker.stream, tag) {
+                match unmet.iter_mut().find(|other| other.stream == tag.stream) {
+                    Some(other) => *other = (*other).max(tag),
+                    None => unmet.push(tag),
+                }
+            }
+        }
+        unmet.into_iter().try_for_each(|tag| self.order.wait(taker.stream, tag, &*self.driver))
+    }
+
+    /// The longest stretches of a free block whose tags are `wanted`, as addresses.
+    pub(crate) fn spans(&self, block: u32, wanted: impl Fn(Tag) -> bool) -> SmallVec<[Range<u64>; 4]> {
+        let mut spans: SmallVec<[Range<u64>; 4]> = SmallVec::new();
+        let mut at = self.blocks.get(block).start;
+        for (bytes, tag) in self.blocks.pieces(block) {
+            if wanted(tag) {
+                match spans.last_mut() {
+                    Some(span) if span.end == at => span.end += bytes,
+                    _ => spans.push(at..at + bytes),
+                }
+            }
+            at += bytes;
+        }
+        spans
+    }
+
+    /// Free bytes inside of a free block that are ready, in the shortest stretch.
+    fn inner_fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
+        let mut best: Option<(u64, Found)> = None;
+        let (mut n_runs, mut n_pieces) = (0, 0);
+        self.blocks.at_least(bytes, |block| {
+            n_runs += 1;
+            n_pieces += self.blocks.pieces(block).count();
+            for span in self.spans(block, |tag| self.order.is_ready(taker.stream, tag)) {
+                let at = span.start.next_multiple_of(align_bytes);
+                let length = span.end - span.start;
+                if at + bytes <= span.end && best.is_none_or(|(least, _)| length < least) {
+                    best = Some((length, (block, at)));
+                }
+            }
+            (n_runs == N_RUNS || n_pieces >= N_PIECES).then_some(())
+        });
+        best.map(|(_, found)| found)
+    }
+
+    /// Free bytes behind the oldest work, of those that start with a piece.
+    fn oldest_fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
+        let mut best: Option<(Readiness, Found)> = None;
+        let (mut n_runs, mut n_pieces) = (0, 0);
+        self.blocks.at_least(bytes, |block| {
+            n_runs += 1;
+            let b = self.blocks.get(block);
+            let mut at = b.start;
+            for (length, _) in self.blocks.pieces(block) {
+                n_pieces += 1;
+                let start = at.next_multiple_of(align_bytes);
+                at += length;
+                if start + bytes > b.end() || n_pieces > N_PIECES {
+                    break;
+                }
+                let readiness = self.readiness(block, start, bytes, taker);
+                if readiness != Readiness::Never && best.is_none_or(|(oldest, _)| readiness < oldest) {
+                    best = Some((readiness, (block, start)));
+                }
+            }
+            (n_runs == N_RUNS || n_pieces > N_PIECES).then_some(())
+        });
+        best.map(|(_, found)| found)
+    }
+
+    /// A place for an aligned request that is ready and that `accepts` its block and page: in one of
+    /// the shortest free blocks, or in one that is long enough wherever it starts.
     fn aligned_fit(
         &self,
         bytes: u64,
         align_bytes: u64,
+        taker: Taker,
         accepts: impl Fn(&Block, usize) -> bool,
-    ) -> Option<(u32, u64)> {
+    ) -> Option<Found> {
         let place = |block: u32| {
             let b = self.blocks.get(block);
             let at = b.start.next_multiple_of(align_bytes);
-            (at + bytes <= b.end() && accepts(b, page_of(at))).then_some((block, at))
+            let fits = at + bytes <= b.end() && accepts(b, page_of(at));
+            (fits && self.is_ready(block, at, bytes, taker)).then_some((block, at))
         };
         let mut n_seen = 0;
         let near = self.blocks.at_least(bytes, |block| {
             n_seen += 1;
-            if n_seen > N_ALIGNED { Some(None) } else { place(block).map(Some) }
+            if n_seen > N_RUNS { Some(None) } else { place(block).map(Some) }
         });
         near.flatten().or_else(|| {
             let long_bytes = bytes + align_bytes - GRANULE_BYTES;
@@ -86,103 +236,150 @@ impl StitchPool {
         })
     }
 
-    /// An aligned free page, if possible outside of whole free handles.
-    pub(crate) fn room_for_unit(&mut self) -> Result<(u32, u64), AllocError> {
-        let spoils_none = |b: &Block, page: usize| !b.clean_pages().contains(&page);
-        let found = self.aligned_fit(PAGE, PAGE, spoils_none);
-        match found.or_else(|| self.aligned_fit(PAGE, PAGE, |_, _| true)) {
+    /// Room for a request, made if there is none.
+    pub(crate) fn room_for(
+        &mut self,
+        bytes: u64,
+        align_bytes: u64,
+        taker: Taker,
+    ) -> Result<Found, AllocError> {
+        let found = self.fit(bytes, align_bytes, taker);
+        match found.or_else(|| self.fit_among_streams(bytes, align_bytes, taker)) {
             Some(found) => Ok(found),
-            None => self.make_room(PAGE, PAGE),
+            None => self.make_room(bytes, align_bytes, taker),
         }
     }
 
-    /// Makes a free block for a request that none fits: gives the spare unit up, stitches, grows.
+    /// Free bytes that other streams used: those that are ready by now, or else behind a wait.
+    fn fit_among_streams(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
+        if self.order.is_single() {
+            return None;
+        }
+        if let Some(found) = self.inner_fit(bytes, align_bytes, taker) {
+            return Some(found);
+        }
+        self.order.poll(&*self.driver);
+        self.release_held();
+        self.fit(bytes, align_bytes, taker)
+            .or_else(|| self.inner_fit(bytes, align_bytes, taker))
+            .or_else(|| self.oldest_fit(bytes, align_bytes, taker))
+    }
+
+    /// An aligned free page, if possible outside of whole free handles.
+    pub(crate) fn room_for_unit(&mut self, taker: Taker) -> Result<Found, AllocError> {
+        let spoils_none = |b: &Block, page: usize| !b.clean_pages().contains(&page);
+        match self.aligned_fit(PAGE, PAGE, taker, spoils_none) {
+            Some(found) => Ok(found),
+            None => self.room_for(PAGE, PAGE, taker),
+        }
+    }
+
+    /// Makes a free block for a request that none fits: gives spare units up, stitches, grows.
     #[cold]
-    pub(crate) fn make_room(&mut self, bytes: u64, align_bytes: u64) -> Result<(u32, u64), AllocError> {
-        let spare = self.give_up_spare();
-        if let Some(found) = self.any_fit(bytes, align_bytes) {
+    pub(crate) fn make_room(
+        &mut self,
+        bytes: u64,
+        align_bytes: u64,
+        taker: Taker,
+    ) -> Result<Found, AllocError> {
+        self.hasten_held();
+        let spares = self.give_up_spares();
+        if let Some(found) = self.any_fit(bytes, align_bytes, taker) {
             return Ok(found);
         }
-        if self.revive(bytes, align_bytes)
-            && let Some(found) = self.found_at_last(bytes, align_bytes)
+        if self.revive(bytes, align_bytes, taker)
+            && let Some(found) = self.found_at_last(bytes, align_bytes, taker)
         {
             self.counters.n_revived += 1;
             return Ok(found);
         }
         let stitched_before = self.counters.stitched_bytes;
-        if let Err(error) = self.stitch_or_grow(bytes, align_bytes) {
-            if let Some(found) = self.found_at_last(bytes, align_bytes).filter(|_| !self.is_poisoned) {
+        if let Err(error) = self.stitch_or_grow(bytes, align_bytes, taker) {
+            let found = self.found_at_last(bytes, align_bytes, taker).filter(|_| !self.is_poisoned);
+            if let Some(found) = found {
                 return Ok(found);
             }
-            self.take_back_spare(spare);
+            self.take_back_spares(spares);
             return Err(error);
         }
         self.counters.n_misses += 1;
         self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(self.physical_bytes());
         self.reap(few_mappings(page_of(self.counters.stitched_bytes - stitched_before)));
-        let found = self.fit(bytes, align_bytes).or_else(|| self.found_at_last(bytes, align_bytes));
-        found.ok_or(AllocError::Poisoned)
+        self.fit(bytes, align_bytes, taker)
+            .or_else(|| self.inner_fit(bytes, align_bytes, taker))
+            .or_else(|| self.oldest_fit(bytes, align_bytes, taker))
+            .or_else(|| self.found_at_last(bytes, align_bytes, taker))
+            .ok_or(AllocError::Poisoned)
     }
 
-    /// Any free block that holds a request, after a look at all of them if need be: among very
-    /// many others of about its length, [`fit`](Self::fit) may not come to an aligned place.
-    fn found_at_last(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
-        if let Some(found) = self.any_fit(bytes, align_bytes) {
+    /// Any free bytes that hold a request, after a look at all if need be: among very many blocks of
+    /// about its length, [`fit`](Self::fit) may not come to an aligned place.
+    fn found_at_last(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
+        if let Some(found) = self.any_fit(bytes, align_bytes, taker) {
             return Some(found);
         }
-        let places = self.blocks.below(u64::MAX).filter_map(|block| {
-            let b = self.blocks.get(block);
-            let at = b.start.next_multiple_of(align_bytes);
-            (at + bytes <= b.end()).then_some((b.bytes, at, block))
+        let places = self.blocks.below(u64::MAX).flat_map(|block| {
+            let can_be_had = |tag| self.order.readiness(taker, tag) != Readiness::Never;
+            self.spans(block, can_be_had).into_iter().filter_map(move |span| {
+                let at = span.start.next_multiple_of(align_bytes);
+                (at + bytes <= span.end).then_some((span.end - span.start, at, block))
+            })
         });
         places.min().map(|(_, at, block)| (block, at))
     }
 
-    /// Any free block that is long enough wherever it starts: among very many of about the same
-    /// length, [`fit`](Self::fit) looks at a few only.
-    fn any_fit(&self, bytes: u64, align_bytes: u64) -> Option<(u32, u64)> {
+    /// Any free block that is long enough wherever it starts, and can be had: among very many of
+    /// about the same length, [`fit`](Self::fit) looks at a few only.
+    fn any_fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
         let slack_bytes = align_bytes.saturating_sub(GRANULE_BYTES);
         let block = self.blocks.any(bytes + slack_bytes)?;
-        Some((block, self.blocks.get(block).start.next_multiple_of(align_bytes)))
+        let at = self.blocks.get(block).start.next_multiple_of(align_bytes);
+        (self.readiness(block, at, bytes, taker) != Readiness::Never).then_some((block, at))
     }
 
-    fn stitch_or_grow(&mut self, bytes: u64, align_bytes: u64) -> Result<(), AllocError> {
+    fn stitch_or_grow(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> Result<(), AllocError> {
         let may_grow_only = self.physical_bytes() < self.config.stitch_above_bytes;
         if may_grow_only {
-            let grown = self.try_room(bytes, align_bytes, Stitching::Never);
+            let grown = self.try_room(bytes, align_bytes, Stitching::Never, taker);
             if grown.is_ok() || self.is_poisoned {
                 return grown;
             }
         }
-        self.try_room(bytes, align_bytes, Stitching::Always)
+        self.try_room(bytes, align_bytes, Stitching::Always, taker)
     }
 
-    fn try_room(&mut self, bytes: u64, align_bytes: u64, stitching: Stitching) -> Result<(), AllocError> {
-        let plan = self.plan(bytes, align_bytes, stitching);
+    fn try_room(
+        &mut self,
+        bytes: u64,
+        align_bytes: u64,
+        stitching: Stitching,
+        taker: Taker,
+    ) -> Result<(), AllocError> {
+        let plan = self.plan(bytes, align_bytes, stitching, taker);
         let plan = plan.ok_or(DriverError::OutOfAddresses { bytes })?;
-        let done = self.carry_out(&plan, bytes);
+        let done = self.carry_out(&plan, bytes, taker);
         if !matches!(done, Err(AllocError::OutOfMemory(_))) || stitching == Stitching::Never {
             return done;
         }
         // A place passed over because it is slow to clear may take less memory.
-        match self.plan_at_any_cost(bytes, align_bytes) {
-            Some(other) if other.n_missing < plan.n_missing => self.carry_out(&other, bytes),
+        match self.plan_at_any_cost(bytes, align_bytes, taker) {
+            Some(other) if other.n_missing < plan.n_missing => self.carry_out(&other, bytes, taker),
             _ => done,
         }
     }
 
-    fn carry_out(&mut self, plan: &Plan, bytes: u64) -> Result<(), AllocError> {
+    fn carry_out(&mut self, plan: &Plan, bytes: u64, taker: Taker) -> Result<(), AllocError> {
         let missing_bytes = plan.n_missing as u64 * PAGE;
         let most_bytes = self.config.limit_bytes.min(self.device_bytes);
         if missing_bytes > most_bytes.saturating_sub(self.physical_bytes()) {
             return Err(self.out_of_memory(bytes));
         }
-        let mut done = self.commit(plan, &self.sizes_for(plan));
+        let mut done = self.commit(plan, &self.sizes_for(plan), taker.stream);
         if done == Err(CommitError::Undone(DriverError::OutOfMemory))
             && self.config.mode != Mode::Compact
             && missing_bytes <= self.device_free_bytes()
         {
-            done = self.commit(plan, &single_pages(plan.n_missing).collect::<Vec<_>>());
+            done = self.commit(plan, &single_pages(plan.n_missing).collect::<Vec<_>>(), taker.stream);
         }
         match done {
             Ok(()) => Ok(()),
@@ -201,21 +398,21 @@ impl StitchPool {
     }
 
     /// A plan for a place that is fast to clear, if there is one, or else for any.
-    fn plan(&mut self, bytes: u64, align_bytes: u64, stitching: Stitching) -> Option<Plan> {
+    fn plan(&mut self, bytes: u64, align_bytes: u64, stitching: Stitching, taker: Taker) -> Option<Plan> {
         let keeps_stale = self.homing.is_on();
         let few = |n_pages| if keeps_stale { 0 } else { few_mappings(n_pages) };
-        let fast = self.plan_over(bytes, align_bytes, stitching, few);
-        fast.or_else(|| self.plan_over(bytes, align_bytes, stitching, |_| usize::MAX))
+        let fast = self.plan_over(bytes, align_bytes, stitching, taker, few);
+        fast.or_else(|| self.plan_over(bytes, align_bytes, stitching, taker, |_| usize::MAX))
     }
 
     /// The plan that creates least, however many stale mappings have to go for it.
-    pub(crate) fn plan_at_any_cost(&mut self, bytes: u64, align_bytes: u64) -> Option<Plan> {
-        let open = self.order.open();
-        if self.stale.iter().any(|mapping| mapping.epoch == open) {
+    pub(crate) fn plan_at_any_cost(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Plan> {
+        let uses: BTreeSet<Tag> = self.stale.iter().flat_map(|mapping| mapping.uses.iter().copied()).collect();
+        for tag in uses {
             // Without an event they block their places for good.
-            let _ = self.order.close_epoch(&*self.driver);
+            let _ = self.order.ensure_event(tag, &*self.driver);
         }
-        self.plan_over(bytes, align_bytes, Stitching::Always, |_| usize::MAX)
+        self.plan_over(bytes, align_bytes, Stitching::Always, taker, |_| usize::MAX)
     }
 
     /// A plan for a place without stale mappings that are pending, and with at most `n_most` for
@@ -225,15 +422,17 @@ impl StitchPool {
         bytes: u64,
         align_bytes: u64,
         stitching: Stitching,
+        taker: Taker,
         n_most: impl Fn(usize) -> usize,
     ) -> Option<Plan> {
-        let (blocks, slots, stale) = (&self.blocks, &self.slots, &self.stale);
-        let (order, driver) = (&mut self.order, &*self.driver);
-        let planner = Planner { blocks, slots, n_arena_pages: page_of(self.arena.bytes), stitching };
+        self.order.poll(&*self.driver);
+        let (blocks, slots, stale, order) = (&self.blocks, &self.slots, &self.stale, &self.order);
+        let n_arena_pages = page_of(self.arena.bytes);
+        let planner = Planner { blocks, slots, n_arena_pages, stitching, order, taker };
         planner.plan(bytes, align_bytes, |pages| {
             let mappings = stale.touching(pages, slots);
-            let mut pending = mappings.iter().map(|m| !order.has_passed(m.epoch, driver).unwrap_or(false));
-            mappings.len() > n_most(pages.len()) || pending.any(|is_pending| is_pending)
+            let mut uses = mappings.iter().flat_map(|mapping| &mapping.uses);
+            mappings.len() > n_most(pages.len()) || uses.any(|&tag| !order.is_done(tag))
         })
     }
 
@@ -245,11 +444,11 @@ impl StitchPool {
                 break;
             }
             let Some(oldest) = self.stale.oldest() else { break };
-            if oldest.epoch == self.order.open() && self.order.close_epoch(&*self.driver).is_err() {
-                break;
-            }
-            let has_passed = self.order.has_passed(oldest.epoch, &*self.driver);
-            if has_passed != Ok(true) || self.unmap_stale(&oldest).is_err() {
+            let (page, uses) = (oldest.page, oldest.uses.clone());
+            let has_passed = uses.iter().all(|&tag| {
+                self.order.ensure_event(tag, &*self.driver).is_ok() && self.order.has_passed(tag, &*self.driver)
+            });
+            if !has_passed || self.unmap_stale(page).is_err() {
                 break;
             }
         }

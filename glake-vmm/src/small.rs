@@ -16,6 +16,8 @@ const N_GRANULES: usize = (PAGE / GRANULE_BYTES) as usize;
 const N_LISTS: usize = (SMALL_BYTES / GRANULE_BYTES) as usize + 1;
 
 const FREE: u16 = 1 << 15;
+/// In the tag of a live run: it was freed, but not by its stream, and waits for that.
+const HELD: u16 = 1 << 14;
 
 /// Units lie one behind the other in the table of granules: an index there is a unit and a
 /// granule in one number.
@@ -26,13 +28,11 @@ const UNIT_MASK: u32 = (1 << UNIT_SHIFT) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot(u32);
 
-/// What a small object was.
+/// How big an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Freed {
+pub(crate) struct Size {
     pub(crate) requested_bytes: u64,
     pub(crate) allocated_bytes: u64,
-    /// Whether the unit is wholly free now.
-    pub(crate) unit_is_free: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,8 @@ pub(crate) struct SmallPool {
     bitmap: [u64; N_LISTS.div_ceil(64)],
 }
 
-impl SmallPool {
-    pub(crate) fn new() -> Self {
+impl Default for SmallPool {
+    fn default() -> Self {
         Self {
             units: Vec::new(),
             granules: Vec::new(),
@@ -75,7 +75,9 @@ impl SmallPool {
             bitmap: [0; N_LISTS.div_ceil(64)],
         }
     }
+}
 
+impl SmallPool {
     /// The first byte of `unit` in the arena.
     pub(crate) fn start(&self, unit: u32) -> u64 {
         self.units[unit as usize].start
@@ -130,15 +132,27 @@ impl SmallPool {
         }
         let node = (unit << UNIT_SHIFT) + u32::try_from(offset / GRANULE_BYTES).ok()?;
         let tag = self.granules.get(node as usize)?.tag;
-        (tag != 0 && tag & FREE == 0).then_some(Spot(node))
+        (tag != 0 && tag & (FREE | HELD) == 0).then_some(Spot(node))
     }
 
-    /// Frees the object at `spot`.
-    pub(crate) fn free(&mut self, Spot(node): Spot) -> Freed {
+    /// How big the object at `spot` is.
+    pub(crate) fn size(&self, Spot(node): Spot) -> Size {
+        let Granule { tag, slack, .. } = self.granules[node as usize];
+        let allocated_bytes = u64::from(tag & !HELD) * GRANULE_BYTES;
+        Size { requested_bytes: allocated_bytes - u64::from(slack), allocated_bytes }
+    }
+
+    /// Marks the object at `spot` as freed, though its bytes are not free yet.
+    pub(crate) fn hold(&mut self, Spot(node): Spot) {
+        self.granules[node as usize].tag |= HELD;
+    }
+
+    /// Frees the object at `spot`; its unit, if that is wholly free now.
+    pub(crate) fn free(&mut self, Spot(node): Spot) -> Option<u32> {
         let u = &mut self.units[(node >> UNIT_SHIFT) as usize];
         u.n_live -= 1;
         let unit_is_free = u.n_live == 0;
-        let Granule { tag, slack, .. } = self.granules[node as usize];
+        let tag = self.granules[node as usize].tag & !HELD;
         self.granules[node as usize].tag = 0;
         let mut n = usize::from(tag);
         let behind = node + u32::from(tag);
@@ -154,8 +168,7 @@ impl SmallPool {
             let below = below & !FREE;
             self.resize_run(node - u32::from(below), usize::from(below), usize::from(below) + n);
         }
-        let allocated_bytes = u64::from(tag) * GRANULE_BYTES;
-        Freed { requested_bytes: allocated_bytes - u64::from(slack), allocated_bytes, unit_is_free }
+        unit_is_free.then_some(node >> UNIT_SHIFT)
     }
 
     /// The list with the shortest free runs of at least `n` granules.

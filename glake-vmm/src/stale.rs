@@ -3,67 +3,71 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use crate::order::Epoch;
+use smallvec::SmallVec;
+
+use crate::order::Tag;
 use crate::slots::Slots;
 use crate::units::index;
 
-/// A mapping that waits for its event before it can go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The last uses of something, one for each stream.
+pub(crate) type Uses = SmallVec<[Tag; 2]>;
+
+/// A mapping that waits for its last uses before it can go.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StaleMapping {
     pub(crate) handle: u32,
     pub(crate) page: usize,
-    /// Work of this epoch and earlier ones may still use the address.
-    pub(crate) epoch: Epoch,
+    /// Work of these and before them may still use the address.
+    pub(crate) uses: Uses,
 }
 
 /// All stale mappings, by address and by age.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
-    by_page: BTreeMap<u32, StaleMapping>,
-    by_age: VecDeque<StaleMapping>,
+    /// Mappings with their numbers, by first page.
+    by_page: BTreeMap<u32, (u64, StaleMapping)>,
+    /// First pages with numbers; what is not in `by_page` under its number is gone.
+    by_age: VecDeque<(u32, u64)>,
+    n_inserted: u64,
 }
 
 impl Stale {
     pub(crate) fn insert(&mut self, mapping: StaleMapping) {
-        self.by_page.insert(index(mapping.page), mapping);
-        self.by_age.push_back(mapping);
+        let page = index(mapping.page);
+        self.n_inserted += 1;
+        self.by_age.push_back((page, self.n_inserted));
+        self.by_page.insert(page, (self.n_inserted, mapping));
         if self.by_age.len() > 2 * self.by_page.len() + 64 {
             let by_page = &self.by_page;
-            self.by_age.retain(|m| by_page.get(&index(m.page)) == Some(m));
+            self.by_age.retain(|(page, n)| by_page.get(page).is_some_and(|(number, _)| number == n));
         }
     }
 
-    pub(crate) fn remove(&mut self, mapping: &StaleMapping) {
-        self.by_page.remove(&index(mapping.page));
-        while self.by_age.front().is_some_and(|m| self.by_page.get(&index(m.page)) != Some(m)) {
+    /// Takes out the mapping that starts at `page`.
+    pub(crate) fn remove(&mut self, page: usize) {
+        self.by_page.remove(&index(page));
+        let is_gone = |&(page, n): &(u32, u64)| self.by_page.get(&page).is_none_or(|(number, _)| *number != n);
+        while self.by_age.front().is_some_and(is_gone) {
             self.by_age.pop_front();
         }
     }
 
-    pub(crate) fn oldest(&self) -> Option<StaleMapping> {
-        self.by_age.front().copied()
+    pub(crate) fn oldest(&self) -> Option<&StaleMapping> {
+        let (page, _) = self.by_age.front()?;
+        self.by_page.get(page).map(|(_, mapping)| mapping)
     }
 
     /// The mapping that starts at `page`.
-    pub(crate) fn at(&self, page: usize) -> Option<StaleMapping> {
-        self.by_page.get(&index(page)).copied()
+    pub(crate) fn at(&self, page: usize) -> Option<&StaleMapping> {
+        self.by_page.get(&index(page)).map(|(_, mapping)| mapping)
     }
 
     /// The mappings that touch `pages`.
-    pub(crate) fn touching(&self, pages: &Range<usize>, slots: &Slots) -> Vec<StaleMapping> {
-        let below = self.by_page.range(..index(pages.start)).next_back().map(|(_, m)| *m);
+    pub(crate) fn touching<'a>(&'a self, pages: &Range<usize>, slots: &Slots) -> Vec<&'a StaleMapping> {
+        let below = self.by_page.range(..index(pages.start)).next_back().map(|(_, (_, m))| m);
         let below = below.filter(|m| m.page + slots.handle(m.handle).n_pages as usize > pages.start);
-        let inside = self.by_page.range(index(pages.start)..index(pages.end)).map(|(_, m)| *m);
+        let inside = self.by_page.range(index(pages.start)..index(pages.end)).map(|(_, (_, m))| m);
         below.into_iter().chain(inside).collect()
-    }
-
-    /// All mappings by handle.
-    pub(crate) fn by_handle(&self) -> BTreeMap<u32, Vec<StaleMapping>> {
-        let mut by_handle: BTreeMap<u32, Vec<StaleMapping>> = BTreeMap::new();
-        for mapping in self.by_page.values() {
-            by_handle.entry(mapping.handle).or_default().push(*mapping);
-        }
-        by_handle
     }
 
     #[cfg(test)]
@@ -72,6 +76,6 @@ impl Stale {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &StaleMapping> {
-        self.by_page.values()
+        self.by_page.values().map(|(_, mapping)| mapping)
     }
 }

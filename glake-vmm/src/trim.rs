@@ -1,10 +1,13 @@
 //! Memory given back: trim, defragment, limit, close.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use glake_core::alloc::AllocError;
 use glake_core::driver::{DriverError, Retired};
 
+use crate::blocks::{first_handle_from, last_handle_until};
+use crate::order::{StreamIndex, Taker, Waiting};
 use crate::pool::StitchPool;
-use crate::stale::StaleMapping;
 use crate::units::PAGE;
 
 /// What [`StitchPool::defragment`] did.
@@ -38,21 +41,22 @@ impl StitchPool {
     /// [`AllocError::Driver`]; what was done until then stays done.
     pub fn defragment(&mut self) -> Result<Defragmented, AllocError> {
         self.check_sound()?;
-        self.give_up_spare();
+        self.give_up_spares();
         let stitched_before = self.counters.stitched_bytes;
         if self.stale.oldest().is_some() {
             // So that no place is blocked.
-            self.wait_for_stream()?;
+            self.wait_for_all()?;
         }
         self.gather_all()?;
         self.slots.naturalise();
         let mut unmapped_bytes = 0;
         if self.stale.oldest().is_some() {
-            self.wait_for_stream()?;
+            self.wait_for_all()?;
         }
-        while let Some(mapping) = self.stale.oldest() {
-            unmapped_bytes += self.slots.handle(mapping.handle).pages().len() as u64 * PAGE;
-            self.unmap_stale(&mapping)?;
+        let idle = self.stale.iter().filter(|m| m.uses.iter().all(|&tag| self.order.is_done(tag)));
+        for (page, handle) in idle.map(|m| (m.page, m.handle)).collect::<Vec<_>>() {
+            unmapped_bytes += self.slots.handle(handle).pages().len() as u64 * PAGE;
+            self.unmap_stale(page)?;
         }
         Ok(Defragmented {
             gathered_bytes: self.counters.stitched_bytes - stitched_before,
@@ -68,28 +72,48 @@ impl StitchPool {
     /// [`AllocError::Driver`] if the device is lost; the driver keeps what it could not give
     /// back and tries again when it is dropped.
     pub fn close(mut self) -> Result<(), AllocError> {
-        let waited = self.wait_for_stream();
+        let waited = self.wait_for_all();
         self.is_idle = waited.is_ok();
         waited
     }
 
     pub(crate) fn trim_to(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
         self.check_sound()?;
-        self.give_up_spare();
+        self.give_up_spares();
         let before = self.physical_bytes();
         if before <= keep_bytes || self.blocks.clean_bytes() == 0 {
             return Ok(0);
         }
-        self.wait_for_stream()?;
-        let mut stale = self.stale.by_handle();
-        while self.physical_bytes() > keep_bytes {
-            let Some(block) = self.blocks.by_clean().next() else { break };
-            let Some(handle) = self.slots.homes_in(self.blocks.get(block).clean_pages()).next_back() else {
+        self.wait_for_all()?;
+        let mut stale: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for mapping in self.stale.iter() {
+            stale.entry(mapping.handle).or_default().push(mapping.page);
+        }
+        for handle in self.idle_handles() {
+            if self.physical_bytes() <= keep_bytes {
                 break;
-            };
-            self.give_back(block, handle, &stale.remove(&handle).unwrap_or_default())?;
+            }
+            self.give_back(handle, &stale.remove(&handle).unwrap_or_default())?;
         }
         Ok(before - self.physical_bytes())
+    }
+
+    /// Whole free handles that the device is done with, at every address: of the largest free blocks
+    /// first.
+    fn idle_handles(&self) -> Vec<u32> {
+        let is_done = |tag| self.order.is_done(tag);
+        let pending = self.stale.iter().filter(|m| !m.uses.iter().copied().all(is_done));
+        let pending: BTreeSet<u32> = pending.map(|m| m.handle).collect();
+        let mut handles = Vec::new();
+        for block in self.blocks.by_clean() {
+            for span in self.spans(block, is_done).into_iter().rev() {
+                let first = first_handle_from(span.start, &self.slots);
+                let behind = last_handle_until(span.end, &self.slots).max(first);
+                handles.extend(self.slots.homes_in(first..behind).rev());
+            }
+        }
+        handles.retain(|handle| !pending.contains(handle));
+        handles
     }
 
     /// Joins the whole free handles of all blocks behind the last home.
@@ -102,22 +126,26 @@ impl StitchPool {
             None => (0, 0),
         };
         let all = tail + self.blocks.clean_bytes() - tail_clean;
-        match self.plan_at_any_cost(all, 1) {
+        // What is done with is moved, and nobody waits.
+        let nobody = Taker { stream: StreamIndex::ALL, waiting: Waiting::Refused };
+        match self.plan_at_any_cost(all, 1, nobody) {
             Some(plan) if plan.n_missing == 0 => {
-                self.commit(&plan, &[]).map_err(|error| self.not_committed(error))
+                self.commit(&plan, &[], nobody.stream).map_err(|error| self.not_committed(error))
             }
             _ => Ok(()),
         }
     }
 
-    /// Gives one whole free handle back to the device, with its stale mappings; all events have
-    /// passed.
-    fn give_back(&mut self, block: u32, handle: u32, stale: &[StaleMapping]) -> Result<(), AllocError> {
-        stale.iter().try_for_each(|mapping| self.unmap_stale(mapping))?;
+    /// Gives one whole free handle back to the device, with its stale mappings at `stale`; the device
+    /// is done with it.
+    fn give_back(&mut self, handle: u32, stale: &[usize]) -> Result<(), AllocError> {
+        stale.iter().try_for_each(|&page| self.unmap_stale(page))?;
         let pages = self.slots.handle(handle).pages();
         self.driver.unmap(self.range(&pages))?;
         let id = self.slots.handle(handle).id;
-        self.blocks.remove_pages(block, &pages, &mut self.slots);
+        let block = self.blocks.holding(pages.start, &self.slots);
+        let pieces = self.blocks.remove_pages(block, &pages, &mut self.slots);
+        self.blocks.drop_pieces(pieces);
         self.slots.unsettle(handle);
         self.slots.drop_handle(handle);
         if let Err(error) = self.driver.release(id) {
@@ -128,10 +156,11 @@ impl StitchPool {
         Ok(())
     }
 
-    /// Blocks until the device is done with all work enqueued on the stream so far.
-    fn wait_for_stream(&mut self) -> Result<(), AllocError> {
-        let epoch = self.order.close_epoch(&*self.driver)?;
-        Ok(self.order.wait_for(epoch, &*self.driver)?)
+    /// Blocks until the device is done with all work enqueued so far.
+    fn wait_for_all(&mut self) -> Result<(), AllocError> {
+        self.order.synchronize(&*self.driver)?;
+        self.release_held();
+        Ok(())
     }
 
     fn check_sound(&self) -> Result<(), AllocError> {
@@ -142,16 +171,13 @@ impl StitchPool {
 /// Hands everything to the driver, which gives it back once the stream's work so far is done.
 impl Drop for StitchPool {
     fn drop(&mut self) {
-        for event in self.order.take_events() {
-            self.driver.forget(event);
-        }
-        let after = if self.is_idle { Ok(None) } else { self.driver.record(self.order.stream()).map(Some) };
+        let after = if self.is_idle { Ok(Vec::new()) } else { self.order.last_events(&*self.driver) };
         let after = match after {
-            Ok(event) => event.into_iter().collect(),
+            Ok(events) => events,
             // Nothing runs on a lost device any more.
             Err(DriverError::DeviceLost) => Vec::new(),
             Err(error) => {
-                // As when the stream was destroyed before the pool: its work may still run, so
+                // As when a stream was destroyed before the pool: its work may still run, so
                 // what it uses is kept rather than taken away under it.
                 tracing::warn!(%error, "a pool cannot tell when its memory is unused, and keeps it");
                 return;

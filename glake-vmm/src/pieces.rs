@@ -1,0 +1,154 @@
+//! What free bytes were used for last: each free block is cut exactly in pieces of one tag.
+//!
+//! Pieces know their length, not their address, so they move with their handles as they are.
+//! Neighbours of one stream are one piece, with the newer epoch.
+
+use crate::order::Tag;
+use crate::units::{NONE, index};
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    bytes: u64,
+    tag: Tag,
+    next: u32,
+    prev: u32,
+}
+
+/// Consecutive pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct List {
+    first: u32,
+    last: u32,
+}
+
+impl List {
+    /// No pieces: of a block that is not free.
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE };
+}
+
+/// All pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    pieces: Vec<Piece>,
+    vacant: Vec<u32>,
+}
+
+impl Pieces {
+    /// One piece.
+    pub(crate) fn one(&mut self, bytes: u64, tag: Tag) -> List {
+        let piece = Piece { bytes, tag, next: NONE, prev: NONE };
+        let at = if let Some(at) = self.vacant.pop() {
+            self.pieces[at as usize] = piece;
+            at
+        } else {
+            self.pieces.push(piece);
+            index(self.pieces.len() - 1)
+        };
+        List { first: at, last: at }
+    }
+
+    /// Forgets the pieces of a list.
+    pub(crate) fn drop(&mut self, list: List) {
+        let mut at = list.first;
+        while at != NONE {
+            self.vacant.push(at);
+            at = self.pieces[at as usize].next;
+        }
+    }
+
+    /// The pieces in order: length in bytes and tag.
+    pub(crate) fn iter(&self, list: List) -> impl Iterator<Item = (u64, Tag)> + '_ {
+        let node = |at: u32| (at != NONE).then(|| &self.pieces[at as usize]);
+        std::iter::successors(node(list.first), move |piece| node(piece.next))
+            .map(|piece| (piece.bytes, piece.tag))
+    }
+
+    /// The pieces from the last on.
+    pub(crate) fn iter_back(&self, list: List) -> impl Iterator<Item = (u64, Tag)> + '_ {
+        let node = |at: u32| (at != NONE).then(|| &self.pieces[at as usize]);
+        std::iter::successors(node(list.last), move |piece| node(piece.prev))
+            .map(|piece| (piece.bytes, piece.tag))
+    }
+
+    /// The tag of all bytes, if they have the same.
+    pub(crate) fn only(&self, list: List) -> Option<Tag> {
+        (list.first == list.last && list.first != NONE).then(|| self.pieces[list.first as usize].tag)
+    }
+
+    /// `low` and `high` behind it as one list.
+    pub(crate) fn join(&mut self, low: List, high: List) -> List {
+        if low == List::EMPTY {
+            return high;
+        }
+        if high == List::EMPTY {
+            return low;
+        }
+        let (l, h) = (low.last as usize, high.first as usize);
+        let next = self.pieces[h];
+        if self.pieces[l].tag.stream != next.tag.stream {
+            self.pieces[l].next = high.first;
+            self.pieces[h].prev = low.last;
+            return List { first: low.first, last: high.last };
+        }
+        let piece = &mut self.pieces[l];
+        piece.bytes += next.bytes;
+        piece.tag = piece.tag.max(next.tag);
+        piece.next = next.next;
+        self.vacant.push(high.first);
+        if next.next == NONE {
+            return low;
+        }
+        self.pieces[next.next as usize].prev = low.last;
+        List { first: low.first, last: high.last }
+    }
+
+    /// Cuts a list of `bytes` bytes at byte `at`.
+    pub(crate) fn split(&mut self, list: List, bytes: u64, at: u64) -> (List, List) {
+        if at == 0 {
+            return (List::EMPTY, list);
+        }
+        if at == bytes {
+            return (list, List::EMPTY);
+        }
+        // The piece with byte `at`, and where it starts, from the nearer end.
+        let (mut piece, mut start);
+        if at <= bytes / 2 {
+            (piece, start) = (list.first, 0);
+            while start + self.pieces[piece as usize].bytes <= at {
+                start += self.pieces[piece as usize].bytes;
+                piece = self.pieces[piece as usize].next;
+            }
+        } else {
+            piece = list.last;
+            start = bytes - self.pieces[piece as usize].bytes;
+            while start > at {
+                piece = self.pieces[piece as usize].prev;
+                start -= self.pieces[piece as usize].bytes;
+            }
+        }
+        let p = self.pieces[piece as usize];
+        if start == at {
+            self.pieces[piece as usize].prev = NONE;
+            self.pieces[p.prev as usize].next = NONE;
+            return (List { first: list.first, last: p.prev }, List { first: piece, last: list.last });
+        }
+        let upper = self.one(start + p.bytes - at, p.tag).first;
+        self.pieces[upper as usize].next = p.next;
+        let lower = &mut self.pieces[piece as usize];
+        lower.bytes = at - start;
+        lower.next = NONE;
+        if p.next != NONE {
+            self.pieces[p.next as usize].prev = upper;
+        }
+        let last = if p.next == NONE { upper } else { list.last };
+        (List { first: list.first, last: piece }, List { first: upper, last })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholder() {}
+}
