@@ -33,7 +33,7 @@ fn driver() -> Arc<CudaDriver> {
 fn subject(mode: Mode) -> Subject {
     let spy = Spy::new(driver());
     let stream = spy.create_stream(DEVICE).unwrap();
-    let config = Config::new(DEVICE, stream).mode(mode).limit_bytes(LAWS_BYTES);
+    let config = Config::new(DEVICE).mode(mode).limit_bytes(LAWS_BYTES);
     let pool = StitchPool::new(spy.clone(), config).unwrap();
     Subject { allocator: Box::new(pool), stream, spy: Some(spy) }
 }
@@ -55,7 +55,7 @@ fn churn(n: usize) -> Plan {
 
 fn pools(driver: &Arc<dyn Driver>, mode: Mode, stream: StreamId) -> Pools {
     Pools::each(vec![stream], |stream| {
-        let config = Config::new(DEVICE, stream).mode(mode).limit_bytes(CHURN_LIMIT_BYTES);
+        let config = Config::new(DEVICE).mode(mode).limit_bytes(CHURN_LIMIT_BYTES);
         Ok(Box::new(StitchPool::new(Arc::clone(driver), config)?) as Box<dyn Allocator>)
     })
     .unwrap()

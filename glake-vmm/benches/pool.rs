@@ -33,7 +33,7 @@ const TRACE: &[u8] = include_bytes!("../../traces/gpt2m_steps.csv.gz");
 fn pool() -> (StitchPool, StreamId) {
     let driver = Arc::new(SimConfig::h200(1).memory_bytes(1 << 40).build());
     let stream = driver.create_stream(DeviceId(0)).unwrap();
-    (StitchPool::new(driver, Config::new(DeviceId(0), stream)).unwrap(), stream)
+    (StitchPool::new(driver, Config::new(DeviceId(0))).unwrap(), stream)
 }
 
 /// The numbers below `n` in a random order.
@@ -144,7 +144,7 @@ fn replay(plan: &Plan) {
     let driver: Arc<dyn Driver> = Arc::new(SimDriver::h200(1));
     let streams = (0..plan.n_streams).map(|_| driver.create_stream(DeviceId(0)).unwrap()).collect();
     let mut pools = Pools::each(streams, |stream| {
-        let pool = StitchPool::new(Arc::clone(&driver), Config::new(DeviceId(0), stream))?;
+        let pool = StitchPool::new(Arc::clone(&driver), Config::new(DeviceId(0)))?;
         Ok(Box::new(pool) as Box<dyn Allocator>)
     })
     .unwrap();

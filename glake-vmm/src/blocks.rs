@@ -110,7 +110,13 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new() -> Self {
-        Self { blocks: Vec::new(), vacant: Vec::new(), last: NONE, free: FreeIndex::new(), pieces: Pieces::default() }
+        Self {
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            last: NONE,
+            free: FreeIndex::new(),
+            pieces: Pieces::default(),
+        }
     }
 
     pub(crate) fn get(&self, block: u32) -> &Block {
@@ -208,14 +214,7 @@ impl Blocks {
         taken
     }
 
-    fn cut_out(
-        &mut self,
-        block: u32,
-        at: u64,
-        bytes: u64,
-        kind: Kind,
-        slots: &mut Slots,
-    ) -> (u32, List) {
+    fn cut_out(&mut self, block: u32, at: u64, bytes: u64, kind: Kind, slots: &mut Slots) -> (u32, List) {
         self.remove_from_index(block);
         let whole = *self.get(block);
         let mut taken = block;
@@ -286,7 +285,7 @@ impl Blocks {
 
     /// Pieces of pages that nobody has used.
     pub(crate) fn unused(&mut self, n_pages: usize) -> List {
-        self.pieces.one(n_pages as u64 * PAGE, Tag::UNUSED)
+        if n_pages == 0 { List::EMPTY } else { self.pieces.one(n_pages as u64 * PAGE, Tag::UNUSED) }
     }
 
     /// Takes the pages of a wholly free handle out of the free block around them, with what they

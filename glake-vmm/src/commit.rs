@@ -142,7 +142,9 @@ impl StitchPool {
     /// it does.
     fn close_behind(&mut self, plan: &Plan, stream: StreamIndex) -> Result<(), DriverError> {
         let tags = plan.donors.iter().flat_map(|donor| self.blocks.pieces(donor.block));
-        let Some(own) = tags.map(|(_, tag)| tag).filter(|tag| tag.stream == stream).max() else { return Ok(()) };
+        let Some(own) = tags.map(|(_, tag)| tag).filter(|tag| tag.stream == stream).max() else {
+            return Ok(());
+        };
         match self.order.ensure_event(own, &*self.driver) {
             Err(DriverError::Capturing(_) | DriverError::NotSupported(_)) => Ok(()),
             ensured => ensured,

@@ -27,6 +27,13 @@ pub(crate) const MAX_STREAMS: usize = 1 << 12;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Epoch(u64);
 
+#[cfg(test)]
+impl Epoch {
+    pub(crate) const fn from_raw(epoch: u64) -> Self {
+        Self(epoch)
+    }
+}
+
 /// A stream as the pool knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct StreamIndex(u16);
@@ -238,7 +245,11 @@ impl Order {
             clock: Vec::new(),
             freed_bytes: 0,
         };
-        if vacant.is_some() { self.streams[i] = stream } else { self.streams.push(stream) }
+        if vacant.is_some() {
+            self.streams[i] = stream
+        } else {
+            self.streams.push(stream)
+        }
         Some(StreamIndex::from_index(i))
     }
 
@@ -307,7 +318,11 @@ impl Order {
 
     /// Ends the open epoch of `stream` with an event behind all work enqueued so far. Where the
     /// stream takes none, being another thread's or gone, one of the whole context does.
-    pub(crate) fn close_epoch(&mut self, stream: StreamIndex, driver: &dyn Driver) -> Result<(), DriverError> {
+    pub(crate) fn close_epoch(
+        &mut self,
+        stream: StreamIndex,
+        driver: &dyn Driver,
+    ) -> Result<(), DriverError> {
         let s = &self.streams[stream.index()];
         let is_direct = stream != StreamIndex::ALL && s.state == State::Live && s.key.is_here();
         let recorded = if is_direct { driver.record(s.key.stream) } else { self.record_all(driver) };
@@ -344,13 +359,14 @@ impl Order {
         }
     }
 
+    /// Whether `tag` has passed or an event tells when it does.
+    pub(crate) fn has_event(&self, tag: Tag) -> bool {
+        self.is_done(tag) || self.streams[tag.stream.index()].covering(tag.epoch).is_some()
+    }
+
     /// Records an event behind `tag` where there is none.
     pub(crate) fn ensure_event(&mut self, tag: Tag, driver: &dyn Driver) -> Result<(), DriverError> {
-        let has_event = |s: &Stream| s.covering(tag.epoch).is_some();
-        if self.is_done(tag) || self.streams.get(tag.stream.index()).is_none_or(has_event) {
-            return Ok(());
-        }
-        self.close_epoch(tag.stream, driver)
+        if self.has_event(tag) { Ok(()) } else { self.close_epoch(tag.stream, driver) }
     }
 
     /// Counts bytes freed behind the work of `stream`, and ends its epoch where they are many and

@@ -146,9 +146,12 @@ impl Pieces {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn placeholder() {}
+impl Pieces {
+    /// Pieces that are in a list.
+    pub(crate) fn n_used(&self) -> usize {
+        self.pieces.len() - self.vacant.len()
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::blocks::{Blocks, Kind};
 use crate::config::Config;
-use crate::homing::Homing;
 use crate::held::{Held, What};
+use crate::homing::Homing;
 use crate::order::{Order, StreamIndex, Tag, Taker, Waiting};
 use crate::room::Found;
 use crate::sizing::Spent;
@@ -148,7 +148,8 @@ impl StitchPool {
             }
             return Ok(at);
         }
-        let found = self.room_for_unit(taker).and_then(|found| Ok((found, self.wait_for(found, PAGE, taker)?)));
+        let found =
+            self.room_for_unit(taker).and_then(|found| Ok((found, self.wait_for(found, PAGE, taker)?)));
         let found = match found {
             Ok((found, ())) => found,
             Err(error) => return self.allocate_apart(bytes, error, taker),
@@ -208,7 +209,12 @@ impl StitchPool {
     }
 
     /// Serves a request; where that needs a wait that cannot be had, without one.
-    fn serve_or_else(&mut self, request: Request, rounded: u64, stream: StreamIndex) -> Result<u64, AllocError> {
+    fn serve_or_else(
+        &mut self,
+        request: Request,
+        rounded: u64,
+        stream: StreamIndex,
+    ) -> Result<u64, AllocError> {
         match self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed }) {
             Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) => {
                 self.serve(request, rounded, Taker { stream, waiting: Waiting::Refused })

@@ -407,7 +407,8 @@ impl StitchPool {
 
     /// The plan that creates least, however many stale mappings have to go for it.
     pub(crate) fn plan_at_any_cost(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Plan> {
-        let uses: BTreeSet<Tag> = self.stale.iter().flat_map(|mapping| mapping.uses.iter().copied()).collect();
+        let uses: BTreeSet<Tag> =
+            self.stale.iter().flat_map(|mapping| mapping.uses.iter().copied()).collect();
         for tag in uses {
             // Without an event they block their places for good.
             let _ = self.order.ensure_event(tag, &*self.driver);
@@ -446,7 +447,8 @@ impl StitchPool {
             let Some(oldest) = self.stale.oldest() else { break };
             let (page, uses) = (oldest.page, oldest.uses.clone());
             let has_passed = uses.iter().all(|&tag| {
-                self.order.ensure_event(tag, &*self.driver).is_ok() && self.order.has_passed(tag, &*self.driver)
+                self.order.ensure_event(tag, &*self.driver).is_ok()
+                    && self.order.has_passed(tag, &*self.driver)
             });
             if !has_passed || self.unmap_stale(page).is_err() {
                 break;

@@ -46,7 +46,8 @@ impl Stale {
     /// Takes out the mapping that starts at `page`.
     pub(crate) fn remove(&mut self, page: usize) {
         self.by_page.remove(&index(page));
-        let is_gone = |&(page, n): &(u32, u64)| self.by_page.get(&page).is_none_or(|(number, _)| *number != n);
+        let is_gone =
+            |&(page, n): &(u32, u64)| self.by_page.get(&page).is_none_or(|(number, _)| *number != n);
         while self.by_age.front().is_some_and(is_gone) {
             self.by_age.pop_front();
         }

@@ -30,7 +30,7 @@ fn over(
     sim.create(DeviceId(0), others_bytes / PAGE_BYTES * PAGE_BYTES).unwrap();
     let spy = Spy::new(Arc::new(sim));
     let stream = spy.create_stream(DeviceId(0)).unwrap();
-    let pool = StitchPool::new(spy.clone(), set(Config::new(DeviceId(0), stream))).unwrap();
+    let pool = StitchPool::new(spy.clone(), set(Config::new(DeviceId(0)))).unwrap();
     Subject { allocator: adapt(pool), stream, spy: Some(spy) }
 }
 

@@ -179,7 +179,7 @@ pub(crate) fn compare(machine: &Machine) -> Result<(), Box<dyn Error>> {
         bar(&format!("copies over handles of {mib} MiB, share of plain"), least, 0.9);
     }
     for (name, mode) in [("default pool", Mode::Default), ("compact pool", Mode::Compact)] {
-        let config = Config::new(DEVICE, machine.id).mode(mode);
+        let config = Config::new(DEVICE).mode(mode);
         let mut pool = StitchPool::new(Arc::new(machine.driver.clone()), config)?;
         let src = pool.allocate(Request::new(SIDE_BYTES, machine.id))?.ptr;
         let dst = pool.allocate(Request::new(SIDE_BYTES, machine.id))?.ptr;

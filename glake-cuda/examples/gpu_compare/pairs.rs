@@ -134,7 +134,7 @@ fn line(what: &str, [pool, own]: [f64; 2]) -> f64 {
 pub(crate) fn compare(machine: &Machine) -> Result<(), Box<dyn Error>> {
     raw::keep_all(machine)?;
     println!("pairs of allocation and free, ns             pool  cuMem..Async");
-    let pool = StitchPool::new(Arc::new(machine.driver.clone()), Config::new(DEVICE, machine.id))?;
+    let pool = StitchPool::new(Arc::new(machine.driver.clone()), Config::new(DEVICE))?;
     let pool = Pool(machine, pool);
     let mut sides = Sides { machine, pool, own: Async(machine), live: Default::default() };
 

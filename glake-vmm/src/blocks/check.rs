@@ -16,9 +16,27 @@ impl Blocks {
             (next, block) = (block, b.prev);
         }
         blocks.reverse();
+        self.check_pieces(&blocks);
         let n_vacant = self.blocks.iter().filter(|b| b.kind == Kind::Vacant).count();
         assert_eq!(n_vacant, self.vacant.len());
         assert_eq!(blocks.len() + n_vacant, self.blocks.len(), "an entry is neither used nor vacant");
         blocks
+    }
+
+    /// Pieces cut free blocks exactly, and neighbours of one stream are one piece.
+    fn check_pieces(&self, blocks: &[(u32, Block)]) {
+        let mut n_pieces = 0;
+        for (i, b) in blocks {
+            let pieces: Vec<_> = self.pieces(*i).collect();
+            let back: Vec<_> = self.pieces_back(*i).collect();
+            assert!(pieces.iter().eq(back.iter().rev()), "{b:?}: {pieces:?} {back:?}");
+            let bytes = if b.is_free() { b.bytes } else { 0 };
+            assert_eq!(pieces.iter().map(|(bytes, _)| bytes).sum::<u64>(), bytes, "{b:?}: {pieces:?}");
+            assert!(pieces.iter().all(|(bytes, _)| *bytes > 0), "{b:?}: {pieces:?}");
+            let differ = pieces.windows(2).all(|pair| pair[0].1.stream != pair[1].1.stream);
+            assert!(differ, "{b:?}: {pieces:?}");
+            n_pieces += pieces.len();
+        }
+        assert_eq!(self.pieces.n_used(), n_pieces, "pieces leak");
     }
 }

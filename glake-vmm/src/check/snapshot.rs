@@ -16,8 +16,10 @@ pub(crate) struct Snapshot {
     /// Handle, first page, pages.
     handles: BTreeSet<(HandleId, u32, u32)>,
     holes: Vec<(usize, usize)>,
-    units: Vec<UnitFigures>,
-    spare_unit: Option<u32>,
+    /// By stream, of those with units.
+    units: Vec<(usize, Vec<UnitFigures>)>,
+    spares: Vec<u64>,
+    held: usize,
     counters: Counters,
     spent: Spent,
     limit_bytes: u64,
@@ -44,7 +46,7 @@ impl Snapshot {
         };
         assert_eq!(live(self), live(before), "{what}");
         let objects = |snapshot: &Self| -> Vec<UnitFigures> {
-            snapshot.units.iter().filter(|unit| !unit.live.is_empty()).cloned().collect()
+            snapshot.units.iter().flat_map(|(_, units)| units).filter(|unit| !unit.live.is_empty()).cloned().collect()
         };
         assert_eq!(objects(self), objects(before), "{what}");
         assert_eq!(self.counters.n_frees, before.counters.n_frees, "{what}");
@@ -53,13 +55,15 @@ impl Snapshot {
 
 impl StitchPool {
     pub(crate) fn snapshot(&self) -> Snapshot {
+        let has_units = |(_, units): &(usize, Vec<UnitFigures>)| !units.is_empty();
         let id = |handle: u32| self.slots.handle(handle).id;
         Snapshot {
             blocks: self.blocks.ascending().iter().map(|(_, b)| (b.start, b.bytes, b.kind)).collect(),
             handles: self.slots.handles().map(|(_, h)| (h.id, h.home, h.n_pages)).collect(),
             holes: self.slots.holes().map(|hole| (hole.start, hole.end)).collect(),
-            units: self.small.check(),
-            spare_unit: self.spare_unit,
+            units: self.smalls.iter().map(|small| small.pool.check()).enumerate().filter(has_units).collect(),
+            spares: self.spare_starts(),
+            held: self.held.len(),
             counters: self.counters,
             spent: self.spent,
             limit_bytes: self.config.limit_bytes,

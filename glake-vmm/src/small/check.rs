@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{FREE, Granule, N_GRANULES, N_LISTS, SmallPool, UNIT_SHIFT, list_of};
+use super::{FREE, Granule, HELD, N_GRANULES, N_LISTS, SmallPool, UNIT_SHIFT, list_of};
 use crate::units::{GRANULE_BYTES, NONE, index};
 
 /// A live small object.
@@ -12,6 +12,8 @@ pub(crate) struct Object {
     pub(crate) offset: u64,
     pub(crate) requested_bytes: u64,
     pub(crate) bytes: u64,
+    /// Freed, but not by its stream.
+    pub(crate) is_held: bool,
 }
 
 /// What a unit holds.
@@ -40,7 +42,7 @@ impl SmallPool {
             let mut at = 0;
             while at < N_GRANULES {
                 let Granule { tag, slack, .. } = granules[at];
-                let n = usize::from(tag & !FREE);
+                let n = usize::from(tag & !(FREE | HELD));
                 assert!(n > 0 && at + n <= N_GRANULES, "granule {at} of unit {i}: {tag:#x}");
                 let is_free = tag & FREE != 0;
                 let n_tagged = granules[at..at + n].iter().filter(|g| g.tag != 0).count();
@@ -53,8 +55,9 @@ impl SmallPool {
                 } else {
                     let bytes = n as u64 * GRANULE_BYTES;
                     let offset = at as u64 * GRANULE_BYTES;
-                    assert!(self.find(i, offset).is_some());
-                    live.push(Object { offset, requested_bytes: bytes - u64::from(slack), bytes });
+                    let is_held = tag & HELD != 0;
+                    assert_eq!(self.find(i, offset).is_none(), is_held);
+                    live.push(Object { offset, requested_bytes: bytes - u64::from(slack), bytes, is_held });
                 }
                 was_free = is_free;
                 at += n;

@@ -11,6 +11,7 @@ use glake_testkit::rng::Rng;
 
 use super::rig::{DEVICE, MIB, Rig};
 use crate::blocks::Kind;
+use crate::stale::StaleMapping;
 use crate::{Config, Mode, StitchPool};
 
 /// What the pool could hand out, from its blocks and handles alone.
@@ -27,10 +28,10 @@ struct Shadow {
 
 impl Shadow {
     fn of(pool: &StitchPool, memory_bytes: u64) -> Self {
-        let spare = pool.spare_unit.map(|unit| pool.small.start(unit));
+        let spares = pool.spare_starts();
         let mut free: BTreeMap<u64, u64> = BTreeMap::new();
         for (_, b) in pool.blocks.ascending() {
-            if b.is_free() || (b.kind == Kind::Unit && spare == Some(b.start)) {
+            if b.is_free() || (b.kind == Kind::Unit && spares.contains(&b.start)) {
                 let below = free.last_entry().filter(|run| *run.get() == b.start);
                 match below {
                     Some(mut run) => *run.get_mut() = b.end(),
@@ -77,8 +78,8 @@ fn request(rng: &mut Rng, rig: &Rig, limit_bytes: u64) -> Request {
 /// Whether nothing is pending that a stale mapping waits for. Under manual completion, an event
 /// that is recorded only now has not passed.
 fn events_have_passed(rig: &Rig) -> bool {
-    let open = rig.pool.order.open();
-    let is_open = rig.completion == Completion::Manual && rig.pool.stale.iter().any(|m| m.epoch == open);
+    let has_event = |m: &StaleMapping| m.uses.iter().all(|&tag| rig.pool.order.has_event(tag));
+    let is_open = rig.completion == Completion::Manual && !rig.pool.stale.iter().all(has_event);
     !is_open && rig.sim.n_pending(rig.stream) == Ok(0)
 }
 

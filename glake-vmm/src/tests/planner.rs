@@ -7,6 +7,7 @@ use glake_core::units::DevicePtr;
 use super::rig::{MIB, Rig};
 use crate::Mode;
 use crate::plan::{Donor, Plan, Planner};
+use crate::pool::StitchPool;
 use crate::room::Stitching;
 use crate::units::page_of;
 
@@ -41,7 +42,8 @@ fn dig(rig: &mut Rig, pages: &[Range<usize>]) {
             let id = rig.pool.slots.handle(handle).id;
             rig.pool.driver.unmap(rig.pool.range(&(page..page + 1))).unwrap();
             rig.pool.driver.release(id).unwrap();
-            rig.pool.blocks.remove_pages(block, &(page..page + 1), &mut rig.pool.slots);
+            let pieces = rig.pool.blocks.remove_pages(block, &(page..page + 1), &mut rig.pool.slots);
+            rig.pool.blocks.drop_pieces(pieces);
             rig.pool.slots.unsettle(handle);
             rig.pool.slots.drop_handle(handle);
         }
@@ -55,6 +57,8 @@ fn plan_around(rig: &Rig, n_pages: u64, stitching: Stitching, blocked: &[Range<u
         slots: &rig.pool.slots,
         n_arena_pages: page_of(rig.pool.arena.bytes),
         stitching,
+        order: &rig.pool.order,
+        taker: StitchPool::first_taker(),
     };
     let touches = |pages: &Range<usize>| blocked.iter().any(|b| b.start < pages.end && pages.start < b.end);
     planner.plan(n_pages * 2 * MIB, 512, touches)

@@ -35,7 +35,7 @@ fn run(mut rig: Rig, steps: impl Iterator<Item = Step>, check_every: usize) -> O
     rig.free_all();
     rig.check();
     // Invariant 10: with nothing live, everything is clean but the spare unit.
-    rig.pool.give_up_spare();
+    rig.pool.give_up_spares();
     assert_eq!(rig.pool.blocks.clean_bytes(), rig.pool.physical_bytes());
     rig.finish();
     outcomes

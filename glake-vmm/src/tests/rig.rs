@@ -37,7 +37,7 @@ impl Rig {
         let sim = Arc::new(sim.build());
         let spy = Spy::new(sim.clone());
         let stream = spy.create_stream(DEVICE).unwrap();
-        let pool = StitchPool::new(spy.clone(), set(Config::new(DEVICE, stream))).unwrap();
+        let pool = StitchPool::new(spy.clone(), set(Config::new(DEVICE))).unwrap();
         let oracle = Oracle::over(spy.clone());
         Self {
             sim,
