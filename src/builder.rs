@@ -68,10 +68,8 @@ impl PoolBuilder {
             Some(stream) => PoolStream::given(stream),
             None => PoolStream::own(driver.create_stream(device)?, &driver),
         };
-        let config = Config::new(device)
-            .mode(mode)
-            .limit_bytes(limit_bytes)
-            .stitch_above_bytes(stitch_above_bytes);
+        let config =
+            Config::new(device).mode(mode).limit_bytes(limit_bytes).stitch_above_bytes(stitch_above_bytes);
         let pool = StitchPool::new(Arc::clone(&driver), config)?;
         Ok(Pool::new(Shared::new(pool, driver, stream), device))
     }

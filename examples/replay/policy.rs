@@ -84,11 +84,7 @@ impl Make {
         }
     }
 
-    fn glake(
-        self,
-        driver: &Arc<dyn Driver>,
-        device: DeviceId,
-    ) -> Result<Box<dyn Allocator>, AllocError> {
+    fn glake(self, driver: &Arc<dyn Driver>, device: DeviceId) -> Result<Box<dyn Allocator>, AllocError> {
         let mut config = glake_vmm::Config::new(device).mode(match self.mode {
             Mode::Default => glake_vmm::Mode::Default,
             Mode::Compact => glake_vmm::Mode::Compact,

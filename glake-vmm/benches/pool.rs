@@ -143,7 +143,7 @@ fn replayed_trace(c: &mut Criterion) {
 fn replay(plan: &Plan) {
     let driver: Arc<dyn Driver> = Arc::new(SimDriver::h200(1));
     let streams = (0..plan.n_streams).map(|_| driver.create_stream(DeviceId(0)).unwrap()).collect();
-    let mut pools = Pools::each(streams, |stream| {
+    let mut pools = Pools::each(streams, |_| {
         let pool = StitchPool::new(Arc::clone(&driver), Config::new(DeviceId(0)))?;
         Ok(Box::new(pool) as Box<dyn Allocator>)
     })

@@ -86,10 +86,17 @@ impl StitchPool {
             let h = *self.slots.handle(handle);
             page = h.pages().end;
             let is_mapped = || self.stale.at(h.origin as usize).is_some_and(|m| m.handle == handle);
-            if h.home != h.origin && is_mapped() {
+            if h.home != h.origin && is_mapped() && !self.is_graphs(&h.pages()) {
                 self.move_home(handle, h.origin as usize);
             }
         }
+    }
+
+    /// Whether a graph may use a byte of the home of a free handle.
+    fn is_graphs(&self, home: &Range<usize>) -> bool {
+        let block = self.blocks.holding(home.start, &self.slots);
+        let mut tags = self.tags_in(block, page_start(home.start), home.len() as u64 * PAGE);
+        tags.any(|tag| self.order.is_graphs(tag))
     }
 
     /// Serves a request that no free block fits by reviving a run that was stitched before.

@@ -7,11 +7,15 @@
 //! So nothing is copied, no live memory moves, and no call but trim, defragment, a lower limit and
 //! close waits for the device.
 //!
-//! The pool knows the driver seam ([`glake_core::driver`]) only, serves one stream, and takes
-//! `&mut self`; [`Locked`](glake_core::adapt::Locked) shares it between threads.
+//! One pool serves all streams of a device. Free bytes remember the stream and the stretch of its work
+//! that used them last, and go to another stream once that is done or behind a wait for an event.
+//!
+//! The pool knows the driver seam ([`glake_core::driver`]) only and takes `&mut self`;
+//! [`Locked`](glake_core::adapt::Locked) shares it between threads.
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod capture;
 #[cfg(test)]
 mod check;
 mod commit;
@@ -29,12 +33,15 @@ mod slots;
 mod small;
 mod spare;
 mod stale;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod thread;
 mod trim;
 mod units;
 
+pub use capture::GraphMemory;
 pub use config::{Config, Mode};
 pub use pool::StitchPool;
+pub use streams::Mark;
 pub use trim::Defragmented;

@@ -152,6 +152,8 @@ struct Stream {
     clock: Vec<Epoch>,
     /// Bytes freed since the last event.
     freed_bytes: u64,
+    /// What the stream was before its capture, which is not over.
+    under: Option<StreamIndex>,
 }
 
 impl Stream {
@@ -244,11 +246,12 @@ impl Order {
             events: VecDeque::new(),
             clock: Vec::new(),
             freed_bytes: 0,
+            under: None,
         };
         if vacant.is_some() {
-            self.streams[i] = stream
+            self.streams[i] = stream;
         } else {
-            self.streams.push(stream)
+            self.streams.push(stream);
         }
         Some(StreamIndex::from_index(i))
     }
@@ -305,6 +308,11 @@ impl Order {
         self.streams[stream.index()].state == State::Captured
     }
 
+    /// Whether a graph may use bytes of `tag` at their address.
+    pub(crate) fn is_graphs(&self, tag: Tag) -> bool {
+        self.streams.get(tag.stream.index()).is_some_and(|s| s.state == State::Captured)
+    }
+
     /// Whether both are the default streams of threads, but not of the same.
     pub(crate) fn is_other_threads(&self, a: StreamIndex, b: StreamIndex) -> bool {
         let (a, b) = (self.streams[a.index()].key, self.streams[b.index()].key);
@@ -333,12 +341,79 @@ impl Order {
             }
             recorded => recorded?,
         };
+        self.closed(stream, event);
+        Ok(())
+    }
+
+    /// Notes the event that ends the open epoch. A stream that is gone has no other: nothing more is
+    /// enqueued there.
+    fn closed(&mut self, stream: StreamIndex, event: EventId) {
         let s = &mut self.streams[stream.index()];
         s.freed_bytes = 0;
         s.events.push_back(Closed { epoch: s.open, event, clock: s.clock.as_slice().into() });
-        s.open = self.next;
-        self.next.0 += 1;
+        if s.state != State::Gone {
+            s.open = self.next;
+            self.next.0 += 1;
+        }
+    }
+
+    /// Ends a stream that is about to be destroyed, behind a last event.
+    pub(crate) fn end(&mut self, stream: StreamId, driver: &dyn Driver) -> Result<(), DriverError> {
+        let Some(&index) = self.by_key.get(&Key::of(stream)) else { return Ok(()) };
+        let event = driver.record(stream)?;
+        self.lose(index);
+        self.closed(index, event);
         Ok(())
+    }
+
+    /// Gives a stream that is captured from now on another index, whose work never ends.
+    pub(crate) fn begin_capture(&mut self, stream: StreamId) -> Option<StreamIndex> {
+        let key = Key::of(stream);
+        let under = self.index_of(stream)?;
+        let index = self.add(key, State::Captured)?;
+        self.streams[index.index()].under = Some(under);
+        self.by_key.insert(key, index);
+        self.latest = None;
+        self.is_single = false;
+        Some(index)
+    }
+
+    /// Gives a stream the index back that it had before its capture.
+    pub(crate) fn end_capture(&mut self, stream: StreamId) {
+        let key = Key::of(stream);
+        let Some(index) = self.by_key.get_mut(&key) else { return };
+        if let Some(under) = self.streams[index.index()].under.take() {
+            *index = under;
+            self.latest = None;
+        }
+    }
+
+    /// Ends the capture of a stream index behind all work of now: its graph will not be launched
+    /// again.
+    pub(crate) fn uncapture(&mut self, stream: StreamIndex, driver: &dyn Driver) {
+        self.leave_capture(stream);
+        self.streams[stream.index()].state = State::Gone;
+        // Without an event it is done when the device is.
+        let _ = self.close_epoch(stream, driver);
+    }
+
+    /// Makes an index whose work is done free for another stream.
+    pub(crate) fn vacate(&mut self, stream: StreamIndex, driver: &dyn Driver) {
+        self.leave_capture(stream);
+        let s = &mut self.streams[stream.index()];
+        for closed in s.events.drain(..) {
+            driver.forget(closed.event);
+        }
+        s.state = State::Vacant;
+        s.done_below = Epoch(u64::MAX);
+    }
+
+    /// Ends a capture that its graph has not outlived.
+    fn leave_capture(&mut self, index: StreamIndex) {
+        if let Some(under) = self.streams[index.index()].under.take() {
+            self.by_key.insert(self.streams[index.index()].key, under);
+            self.latest = None;
+        }
     }
 
     fn record_all(&mut self, driver: &dyn Driver) -> Result<EventId, DriverError> {
@@ -417,9 +492,13 @@ impl Order {
     fn poll_stream(&mut self, stream: StreamIndex, driver: &dyn Driver) -> Result<(), DriverError> {
         while let Some(oldest) = self.streams[stream.index()].events.front() {
             if !driver.query(oldest.event)? {
-                break;
+                return Ok(());
             }
             self.pass_oldest(stream, driver);
+        }
+        let s = &self.streams[stream.index()];
+        if s.state == State::Gone && s.done_below > s.open {
+            self.vacate(stream, driver);
         }
         Ok(())
     }
@@ -473,7 +552,7 @@ impl Order {
     pub(crate) fn mark(&mut self) -> Epoch {
         let mark = self.next;
         self.next.0 += 1;
-        for s in &mut self.streams {
+        for s in self.streams.iter_mut().filter(|s| s.state == State::Live) {
             s.open = mark;
         }
         mark
@@ -504,7 +583,9 @@ impl Order {
             match self.close_epoch(StreamIndex::from_index(i), driver) {
                 Ok(()) => {}
                 Err(error) => {
-                    last.iter().for_each(|&event| driver.forget(event));
+                    for &event in &last {
+                        driver.forget(event);
+                    }
                     return Err(error);
                 }
             }

@@ -11,6 +11,7 @@ use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
 use smallvec::SmallVec;
 
 use crate::blocks::{Blocks, Kind};
+use crate::capture::Gone;
 use crate::config::Config;
 use crate::held::{Held, What};
 use crate::homing::Homing;
@@ -56,6 +57,7 @@ pub struct StitchPool {
     pub(crate) order: Order,
     /// Other streams that use an allocation, by its offset.
     pub(crate) users: HashMap<u64, Users>,
+    pub(crate) gone: Gone,
     /// The oldest first.
     pub(crate) held: VecDeque<Held>,
     pub(crate) stale: Stale,
@@ -75,7 +77,7 @@ pub(crate) type Users = SmallVec<[StreamIndex; 2]>;
 
 /// Where freed memory was used last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
+pub(crate) enum Last {
     On(StreamIndex),
     Anywhere,
 }
@@ -116,6 +118,7 @@ impl StitchPool {
             smalls: Vec::new(),
             order,
             users: HashMap::new(),
+            gone: Gone::default(),
             held: VecDeque::new(),
             stale: Stale::default(),
             spent: Spent::default(),
@@ -233,7 +236,8 @@ impl StitchPool {
         !self.held.is_empty() || self.order.has_unreachable(stream)
     }
 
-    fn freed(&mut self, ptr: DevicePtr, at: u64, last: Last) -> Result<(), AllocError> {
+    /// Frees the allocation at `ptr`, which is `at` in the arena.
+    pub(crate) fn freed(&mut self, ptr: DevicePtr, at: u64, last: Last) -> Result<(), AllocError> {
         let size = self.free_at(at, last).ok_or(AllocError::NotAllocated(ptr))?;
         self.counters.n_frees += 1;
         self.counters.requested_bytes -= size.requested_bytes;
@@ -347,7 +351,7 @@ impl StitchPool {
     }
 
     /// Checks an address to be freed and returns its offset in the arena.
-    fn check_free(&self, ptr: DevicePtr) -> Result<u64, AllocError> {
+    pub(crate) fn check_free(&self, ptr: DevicePtr) -> Result<u64, AllocError> {
         if self.is_poisoned {
             return Err(AllocError::Poisoned);
         }

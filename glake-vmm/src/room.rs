@@ -95,7 +95,7 @@ impl StitchPool {
     }
 
     /// The tags of the pieces that `bytes` bytes at `at` of a free block touch.
-    fn tags_in(&self, block: u32, at: u64, bytes: u64) -> impl Iterator<Item = Tag> + '_ {
+    pub(crate) fn tags_in(&self, block: u32, at: u64, bytes: u64) -> impl Iterator<Item = Tag> + '_ {
         let b = self.blocks.get(block);
         let is_low = at - b.start <= b.end() - at;
         let low = is_low.then(|| {
@@ -258,6 +258,7 @@ impl StitchPool {
         if let Some(found) = self.inner_fit(bytes, align_bytes, taker) {
             return Some(found);
         }
+        self.collect_graphs();
         self.order.poll(&*self.driver);
         self.release_held();
         self.fit(bytes, align_bytes, taker)
@@ -282,6 +283,7 @@ impl StitchPool {
         align_bytes: u64,
         taker: Taker,
     ) -> Result<Found, AllocError> {
+        self.collect_graphs();
         self.hasten_held();
         let spares = self.give_up_spares();
         if let Some(found) = self.any_fit(bytes, align_bytes, taker) {

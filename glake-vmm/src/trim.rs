@@ -158,6 +158,7 @@ impl StitchPool {
 
     /// Blocks until the device is done with all work enqueued so far.
     fn wait_for_all(&mut self) -> Result<(), AllocError> {
+        self.collect_graphs();
         self.order.synchronize(&*self.driver)?;
         self.release_held();
         Ok(())

@@ -46,7 +46,13 @@ impl Snapshot {
         };
         assert_eq!(live(self), live(before), "{what}");
         let objects = |snapshot: &Self| -> Vec<UnitFigures> {
-            snapshot.units.iter().flat_map(|(_, units)| units).filter(|unit| !unit.live.is_empty()).cloned().collect()
+            snapshot
+                .units
+                .iter()
+                .flat_map(|(_, units)| units)
+                .filter(|unit| !unit.live.is_empty())
+                .cloned()
+                .collect()
         };
         assert_eq!(objects(self), objects(before), "{what}");
         assert_eq!(self.counters.n_frees, before.counters.n_frees, "{what}");

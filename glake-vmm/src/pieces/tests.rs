@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, reason = "lists of a few bytes")]
+
 use glake_testkit::rng::Rng;
 
 use super::*;
