@@ -80,6 +80,7 @@ impl Make {
                 let limit_bytes = self.limit_bytes.unwrap_or(u64::MAX);
                 Ok(Pools::shared(streams, Box::new(Caching::new(Arc::clone(driver), device, limit_bytes))))
             }
+            // A pool serves one stream. `Pools::shared` here, when one serves all.
             Policy::Glake => Pools::each(streams, |stream| self.glake(driver, device, stream)),
         }
     }
