@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Parser;
+use glake_testkit::replay::Plan;
 
 use crate::policy::{Mode, Policy};
 
@@ -43,9 +44,13 @@ pub struct Args {
     /// so that gathers happen while it is pending].
     #[arg(long, value_name = "US")]
     pub delay_us: Option<u64>,
-    /// The simulated device lags this many microseconds of the trace's time behind the host.
-    #[arg(long, value_name = "US", default_value_t = 0)]
-    pub lag_us: u64,
+    /// The simulated GPU lags this many milliseconds of the trace's own time behind the host: an
+    /// event recorded at time t passes at t and this.
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    pub gpu_lag_ms: f64,
+    /// On which streams the trace runs: those that were recorded, or made-up ones.
+    #[arg(long, value_enum, default_value_t = Streams::Recorded)]
+    pub streams: Streams,
     /// Where to write the picture: requested, allocated and reserved bytes over time
     /// [default: replay-TRACE-POLICY.svg, none with --json].
     #[arg(long, value_name = "PATH")]
@@ -63,6 +68,40 @@ pub struct Args {
     #[arg(value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
 }
+
+/// On which streams a trace runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Streams {
+    /// As it was recorded.
+    Recorded,
+    /// One in ten sizes from 1 MiB on lives on a second stream, everything else on the first.
+    Second,
+    /// Allocations take turns on eight streams.
+    RoundRobin,
+}
+
+impl Streams {
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recorded => "recorded",
+            Self::Second => "second",
+            Self::RoundRobin => "round-robin",
+        }
+    }
+
+    /// The plan on these streams.
+    pub fn of(self, plan: Plan) -> Plan {
+        match self {
+            Self::Recorded => plan,
+            Self::Second => plan.with_second_stream(),
+            Self::RoundRobin => plan.round_robin(N_STREAMS),
+        }
+    }
+}
+
+/// Streams of [`Streams::RoundRobin`].
+const N_STREAMS: u32 = 8;
 
 /// What runs the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

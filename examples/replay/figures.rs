@@ -15,8 +15,12 @@ pub struct Figures {
     pub mode: &'static str,
     /// `sim`, or the GPU.
     pub device: String,
-    /// Streams of the trace.
+    /// Where the streams are from: `recorded`, or how they were made up.
+    pub streams: &'static str,
+    /// How many there are.
     pub n_streams: usize,
+    /// How far the simulated GPU lags behind the host, in milliseconds of the trace's time.
+    pub gpu_lag_ms: f64,
     /// Allocations and frees.
     pub ops: usize,
     /// The most physical bytes, if limited.
@@ -41,6 +45,18 @@ pub struct Figures {
     pub driver_calls_by_call: BTreeMap<&'static str, u64>,
     /// Milliseconds in them.
     pub driver_ms_by_call: BTreeMap<&'static str, f64>,
+    /// Events recorded.
+    pub events: u64,
+    /// Streams made to wait for an event: of another stream, if the allocator knows what it does.
+    pub waits: u64,
+    /// These for each second of the trace by its own timestamps.
+    pub waits_per_s: f64,
+    /// Times that the host was blocked.
+    pub synchronizations: u64,
+    /// Bytes of all frees, as asked for.
+    pub freed_bytes: u64,
+    /// Events recorded for each 16 MiB freed.
+    pub events_per_16mib_freed: f64,
     /// Gathers of free handles into one run; none where the allocator knows none.
     pub gathers: u64,
     /// Milliseconds of the trace by its own timestamps.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! cargo run --release --example replay -- [--policy glake|caching] [--mode default|compact]
-//!     [--device sim|cuda:N] [--cap R] [--json] [--check] [--svg PATH] [TRACE...]
+//!     [--streams recorded|second|round-robin] [--device sim|cuda:N] [--gpu-lag-ms MS] [--cap R]
+//!     [--json] [--check] [--svg PATH] [TRACE...]
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 #![allow(unreachable_pub, reason = "the modules of a program are private")]
@@ -24,7 +25,7 @@ mod policy;
 mod report;
 mod session;
 
-use args::{Args, Device, Synthetic};
+use args::{Args, Device, Streams, Synthetic};
 use session::{Beside, Replayed, Setup};
 
 /// The trace that is kept in the repository; `traces/README.md` says how it was cut.
@@ -57,11 +58,11 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             Synthetic::Alternating => ("alternating", synthetic::steps(SYNTHETIC_STEPS, 2)),
             Synthetic::Churn => ("churn", synthetic::churn(CHURN_ALLOCATIONS)),
         };
-        return one(args, name, &Plan::from_events(events.into_iter().map(Ok))?);
+        return one(args, name, Plan::from_events(events.into_iter().map(Ok))?);
     }
     for path in traces {
         let plan = Plan::from_events(trace::open(path)?)?;
-        one(args, &name_of(path), &plan)?;
+        one(args, &name_of(path), plan)?;
     }
     Ok(())
 }
@@ -72,7 +73,8 @@ fn name_of(path: &Path) -> String {
     name.trim_end_matches(".gz").trim_end_matches(".csv").to_owned()
 }
 
-fn one(args: &Args, name: &str, plan: &Plan) -> Result<(), Box<dyn Error>> {
+fn one(args: &Args, name: &str, plan: Plan) -> Result<(), Box<dyn Error>> {
+    let plan = &args.streams.of(plan);
     let is_churn = args.synthetic == Some(Synthetic::Churn);
     let setup = Setup {
         policy: args.policy,
@@ -84,13 +86,14 @@ fn one(args: &Args, name: &str, plan: &Plan) -> Result<(), Box<dyn Error>> {
             bytes: (args.check_bytes || args.device != Device::Sim).then_some(()),
         },
         delay_ns: args.delay_us.unwrap_or(if is_churn { CHURN_DELAY_US } else { DELAY_US }) * 1000,
-        lag_ns: args.lag_us * 1000,
+        gpu_lag_ms: args.gpu_lag_ms,
     };
     let Replayed { mut figures, samples } = match args.device {
         Device::Sim => setup.on_sim(plan)?,
         Device::Cuda(ordinal) => on_cuda(&setup, plan, ordinal)?,
     };
     name.clone_into(&mut figures.trace);
+    figures.streams = args.streams.name();
     if args.json {
         println!("{}", serde_json::to_string(&figures)?);
     } else {
@@ -99,7 +102,10 @@ fn one(args: &Args, name: &str, plan: &Plan) -> Result<(), Box<dyn Error>> {
     let svg = match &args.svg {
         Some(path) => path.clone(),
         None if args.json => return Ok(()),
-        None => PathBuf::from(format!("replay-{name}-{}.svg", figures.policy)),
+        None if args.streams == Streams::Recorded => {
+            PathBuf::from(format!("replay-{name}-{}.svg", figures.policy))
+        }
+        None => PathBuf::from(format!("replay-{name}-{}-{}.svg", figures.streams, figures.policy)),
     };
     picture::draw(&svg, plan, &figures, &samples)?;
     if !args.json {

@@ -15,6 +15,9 @@ impl Display for Table<'_> {
         row("trace", &figures.trace)?;
         row("policy", &format_args!("{} ({}) on {}", figures.policy, figures.mode, figures.device))?;
         row("operations", &format_args!("{} on {} streams", figures.ops, figures.n_streams))?;
+        if figures.gpu_lag_ms > 0.0 {
+            row("lag of the GPU", &format_args!("{} ms", figures.gpu_lag_ms))?;
+        }
         if let Some(bytes) = figures.limit_bytes {
             row("limit", &Mib(bytes))?;
         }
@@ -29,6 +32,15 @@ impl Display for Table<'_> {
         for (call, n) in &figures.driver_calls_by_call {
             let ms = figures.driver_ms_by_call.get(call).copied().unwrap_or_default();
             row(&format!("  {call}"), &format_args!("{n:>8} calls {ms:>10.2} ms"))?;
+        }
+        if figures.n_streams > 1 {
+            row(
+                "waits of streams",
+                &format_args!("{} ({:.1} a second)", figures.waits, figures.waits_per_s),
+            )?;
+            let per_16mib = figures.events_per_16mib_freed;
+            row("events", &format_args!("{} ({per_16mib:.3} for each 16 MiB freed)", figures.events))?;
+            row("waits of the host", &figures.synchronizations)?;
         }
         row("gathers", &figures.gathers)?;
         row(

@@ -31,8 +31,8 @@ pub struct Setup {
     pub beside: Beside,
     /// Nanoseconds of device work ahead of each pattern.
     pub delay_ns: u64,
-    /// The simulated device lags this far behind the trace's time.
-    pub lag_ns: u64,
+    /// The simulated device lags this far behind the host, in milliseconds of the trace's time.
+    pub gpu_lag_ms: f64,
 }
 
 /// What is looked at beside the figures.
@@ -83,6 +83,11 @@ impl Setup {
         self.cap.map(|cap| limit(cap) / PAGE_BYTES * PAGE_BYTES)
     }
 
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast that saturates")]
+    fn lag_ns(&self) -> u64 {
+        (self.gpu_lag_ms * 1e6) as u64
+    }
+
     fn make(&self, plan: &Plan) -> Make {
         Make {
             policy: self.policy,
@@ -98,8 +103,8 @@ impl Setup {
         if let Some(bytes) = self.limit_bytes(plan) {
             config = config.memory_bytes(bytes);
         }
-        if self.lag_ns > 0 {
-            config = config.completion(Completion::Lag(self.lag_ns));
+        if self.lag_ns() > 0 {
+            config = config.completion(Completion::Lag(self.lag_ns()));
         }
         Arc::new(config.build())
     }
@@ -108,7 +113,7 @@ impl Setup {
     /// the host's time.
     pub fn on_sim(&self, plan: &Plan) -> Result<Replayed, Failure> {
         let sim = self.sim(plan);
-        let time = (self.lag_ns > 0).then(|| Time { sim: Arc::clone(&sim), plan, at_us: 0 });
+        let time = (self.lag_ns() > 0).then(|| Time::new(Arc::clone(&sim), plan));
         let mut replayed = self.measured(plan, sim, DEVICE, time)?;
         if self.beside == Beside::default() {
             let mut fastest = f64::INFINITY;
@@ -185,6 +190,7 @@ impl Setup {
         Ok(Replayed { figures, samples: measure.samples().to_vec() })
     }
 
+    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
     fn figures(
         &self,
         plan: &Plan,
@@ -195,12 +201,14 @@ impl Setup {
     ) -> Figures {
         let longest = measure.longest();
         let all = set_up.and(&measure.total());
+        let (waits, wall_ms) = (all.of(Call::Wait).n, plan.wall_ms_from(0));
         let calls =
             || Call::ALL.into_iter().map(|call| (call.name(), all.of(call))).filter(|(_, cost)| cost.n > 0);
         Figures {
             policy: self.policy.name(),
             mode: self.mode.name(),
             n_streams: plan.n_streams,
+            gpu_lag_ms: self.gpu_lag_ms,
             ops: plan.steps.len(),
             limit_bytes: self.limit_bytes(plan),
             peak_requested_bytes: plan.peak_requested_bytes,
@@ -210,9 +218,15 @@ impl Setup {
             driver_calls_last_third: measure.in_last_third().n_calls,
             driver_ms: all.ms(),
             driver_ms_last_third: measure.in_last_third().ms(),
+            events: all.of(Call::Record).n,
+            waits,
+            waits_per_s: if wall_ms > 0.0 { waits as f64 / wall_ms * 1e3 } else { 0.0 },
+            synchronizations: all.of(Call::Synchronize).n,
+            freed_bytes: measure.freed_bytes(),
+            events_per_16mib_freed: per_16mib(all.of(Call::Record).n, measure.freed_bytes()),
             driver_calls_by_call: calls().map(|(name, cost)| (name, cost.n)).collect(),
             driver_ms_by_call: calls().map(|(name, cost)| (name, cost.ms())).collect(),
-            wall_ms: plan.wall_ms_from(0),
+            wall_ms,
             wall_ms_last_third: plan.wall_ms_from(plan.last_third()),
             longest_allocation_ms: longest.ms,
             longest_allocation_mapped_bytes: longest.mapped_bytes,
@@ -232,6 +246,12 @@ fn streams(driver: &dyn Driver, device: DeviceId, plan: &Plan) -> Result<Vec<Str
 #[allow(clippy::cast_precision_loss, reason = "a ratio for people")]
 fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 1.0 } else { a as f64 / b as f64 }
+}
+
+/// How many of `n` come on 16 MiB of `bytes`.
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+fn per_16mib(n: u64, bytes: u64) -> f64 {
+    if bytes == 0 { 0.0 } else { n as f64 / (bytes as f64 / f64::from(16 << 20)) }
 }
 
 /// Nanoseconds that `work` takes for each operation of `plan`.
@@ -255,20 +275,29 @@ fn checked(oracle: &Oracle) -> Checked {
     }
 }
 
-/// Moves a simulated clock along with the trace's time.
+/// Keeps a simulated clock on the trace's time. Driver calls take their part of it: the clock is ahead
+/// only where they take longer than the program did.
 #[derive(Debug)]
 pub struct Time<'a> {
     sim: Arc<SimDriver>,
     plan: &'a Plan,
-    at_us: u64,
+    /// What the clock says at time 0 of the trace.
+    began_ns: u64,
+}
+
+impl<'a> Time<'a> {
+    /// Time 0 of the trace is now.
+    pub fn new(sim: Arc<SimDriver>, plan: &'a Plan) -> Self {
+        let began_ns = sim.now_ns();
+        Self { sim, plan, began_ns }
+    }
 }
 
 impl Watch for Time<'_> {
     fn see(&mut self, step: usize, _: &Pools, observed: Observed<'_>) {
         if let Observed::Allocating(_) | Observed::Freeing(_) = observed {
-            let at_us = self.plan.at_us[step];
-            self.sim.advance(at_us.saturating_sub(self.at_us).saturating_mul(1000));
-            self.at_us = self.at_us.max(at_us);
+            let at_ns = self.began_ns + self.plan.at_us[step] * 1000;
+            self.sim.advance(at_ns.saturating_sub(self.sim.now_ns()));
         }
     }
 }

@@ -8,6 +8,7 @@ mod check;
 mod measure;
 mod plan;
 mod run;
+mod streams;
 
 pub use bytes::Bytes;
 pub use check::Check;

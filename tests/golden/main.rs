@@ -8,11 +8,15 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::{env, fs};
 
+use glake_core::driver::StreamOrder;
+use glake_core::sim::{Completion, SimConfig, SimDriver};
 use glake_core::trace::{self, Event, Op};
-use glake_core::units::PAGE_BYTES;
-use glake_testkit::replay::Plan;
+use glake_core::units::{DeviceId, EventId, PAGE_BYTES};
+use glake_testkit::caching::Caching;
+use glake_testkit::replay::{self, Both, Observed, Plan, Pools, Watch};
 use glake_testkit::rng::Rng;
 
 #[path = "../../examples/replay/figures.rs"]
@@ -24,7 +28,7 @@ mod session;
 
 use figures::{Checked, CheckedBytes, Figures};
 use policy::{Mode, Policy};
-use session::{Beside, Setup};
+use session::{Beside, Setup, Time};
 
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/figures.txt");
@@ -35,7 +39,7 @@ fn plan() -> Plan {
 
 fn setup(policy: Policy, mode: Mode) -> Setup {
     let beside = Beside { oracle: Some(()), bytes: None };
-    Setup { policy, mode, cap: None, stitch_above_bytes: None, beside, delay_ns: 0, lag_ns: 0 }
+    Setup { policy, mode, cap: None, stitch_above_bytes: None, beside, delay_ns: 0, gpu_lag_ms: 0.0 }
 }
 
 /// One line of what does not depend on the machine.
@@ -107,12 +111,60 @@ fn caching_reserves_what_pytorch_reserves() {
 fn no_byte_is_lost_in_gathers_under_pending_work() {
     let plan = Plan::from_events(crossing_lifetimes(90).into_iter().map(Ok)).unwrap();
     let beside = Beside { oracle: Some(()), bytes: Some(()) };
-    let delays = Setup { beside, delay_ns: 20_000, lag_ns: 2_000_000, ..setup(Policy::Glake, Mode::Compact) };
+    let delays = Setup { beside, delay_ns: 20_000, gpu_lag_ms: 2.0, ..setup(Policy::Glake, Mode::Compact) };
     let figures = delays.on_sim(&plan).unwrap().figures;
     assert_eq!(figures.check, Some(Checked::default()));
     let CheckedBytes { corrupted_words, pending_gathers } = figures.bytes.unwrap();
     assert_eq!(corrupted_words, 0);
     assert!(pending_gathers >= 3, "{pending_gathers} gathers under pending work");
+}
+
+/// An event recorded at time t of the trace passes at t and the lag, whatever driver calls cost meanwhile.
+#[test]
+fn the_gpu_lags_behind_in_the_traces_time() {
+    let allocate = |id, at_us| Event { op: Op::Allocate { bytes: 40 << 20, stream: 0 }, id, at_us };
+    let events = [(0, 0), (1, 4_990), (2, 5_000)].map(|(id, at_us)| Ok(allocate(id, at_us)));
+    let plan = Plan::from_events(events).unwrap();
+    let sim = Arc::new(SimConfig::h200(1).completion(Completion::Lag(5_000_000)).build());
+    let stream = sim.create_stream(DeviceId(0)).unwrap();
+    let pool = Caching::new(sim.clone(), DeviceId(0), u64::MAX);
+    let mut pools = Pools::shared(vec![stream], Box::new(pool));
+    let asks = Asks { sim: sim.clone(), event: None, answers: Vec::new() };
+    let mut watch = Both(Time::new(sim, &plan), asks);
+    replay::run(&plan, &mut pools, &mut watch);
+    assert_eq!(watch.1.answers, [false, true]);
+}
+
+/// Records an event at the first operation and asks for it at each later one.
+struct Asks {
+    sim: Arc<SimDriver>,
+    event: Option<EventId>,
+    answers: Vec<bool>,
+}
+
+impl Watch for Asks {
+    fn see(&mut self, _: usize, _: &Pools, observed: Observed<'_>) {
+        if let Observed::Allocating(request) = observed {
+            match self.event {
+                None => self.event = Some(self.sim.record(request.stream).unwrap()),
+                Some(event) => self.answers.push(self.sim.query(event).unwrap()),
+            }
+        }
+    }
+}
+
+/// Made-up streams free what one stream frees; nothing waits where each pool has its own memory.
+#[test]
+fn made_up_streams_have_figures() {
+    let events = crossing_lifetimes(90);
+    let plan = Plan::from_events(events.into_iter().map(Ok)).unwrap();
+    let alone = setup(Policy::Glake, Mode::Default).on_sim(&plan).unwrap().figures;
+    let plan = plan.round_robin(8);
+    let turns = setup(Policy::Glake, Mode::Default).on_sim(&plan).unwrap().figures;
+    assert_eq!((turns.n_streams, turns.check), (8, Some(Checked::default())));
+    assert_eq!((turns.freed_bytes, turns.waits), (alone.freed_bytes, 0));
+    assert!(turns.freed_bytes > 80 * PAGE_BYTES);
+    assert!(turns.events >= turns.gathers && turns.events_per_16mib_freed > 0.0);
 }
 
 /// A few pages at a time, freed out of order, so that free pages lie scattered.

@@ -128,6 +128,7 @@ pub struct Measure {
     total: Cost,
     in_last_third: Cost,
     longest: Longest,
+    freed_bytes: u64,
     samples: Vec<Sample>,
 }
 
@@ -153,6 +154,7 @@ impl Measure {
             total: Cost::default(),
             in_last_third: Cost::default(),
             longest,
+            freed_bytes: 0,
             samples: Vec::new(),
         }
     }
@@ -173,6 +175,12 @@ impl Measure {
     #[must_use]
     pub const fn longest(&self) -> Longest {
         self.longest
+    }
+
+    /// Bytes of all frees, as asked for.
+    #[must_use]
+    pub const fn freed_bytes(&self) -> u64 {
+        self.freed_bytes
     }
 
     /// The samples in order.
@@ -232,7 +240,8 @@ impl Watch for Measure {
                 let cost = self.ended(step, pools);
                 self.allocation_ended(cost);
             }
-            Observed::Freed(_) => {
+            Observed::Freed(allocation) => {
+                self.freed_bytes += allocation.bytes;
                 self.ended(step, pools);
             }
         }
