@@ -14,7 +14,7 @@ use crate::order::{Readiness, Tag, Taker};
 use crate::plan::{Plan, Planner};
 use crate::pool::StitchPool;
 use crate::sizing::{Growth, few_mappings, handle_sizes, single_pages};
-use crate::units::{GRANULE_BYTES, PAGE, page_of};
+use crate::units::{GRANULE_BYTES, PAGE, page_of, page_start};
 
 /// How many free blocks a search looks at before it takes one that is long enough wherever it
 /// starts, or goes on to look inside.
@@ -166,23 +166,44 @@ impl StitchPool {
         spans
     }
 
-    /// Free bytes inside of a free block that are ready, in the shortest stretch.
+    /// Free bytes inside of a free block that are ready: where the fewest whole free handles are
+    /// spoiled, in the shortest stretch.
     fn inner_fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
-        let mut best: Option<(u64, Found)> = None;
+        let mut best: Option<((usize, u64), Found)> = None;
         let (mut n_runs, mut n_pieces) = (0, 0);
         self.blocks.at_least(bytes, |block| {
             n_runs += 1;
             n_pieces += self.blocks.pieces(block).count();
             for span in self.spans(block, |tag| self.order.is_ready(taker.stream, tag)) {
-                let at = span.start.next_multiple_of(align_bytes);
-                let length = span.end - span.start;
-                if at + bytes <= span.end && best.is_none_or(|(least, _)| length < least) {
-                    best = Some((length, (block, at)));
+                for at in self.places(&span, bytes, align_bytes) {
+                    let key = (self.spoiled(block, at, bytes), span.end - span.start);
+                    if best.is_none_or(|(least, _)| key < least) {
+                        best = Some((key, (block, at)));
+                    }
                 }
             }
             (n_runs == N_RUNS || n_pieces >= N_PIECES).then_some(())
         });
         best.map(|(_, found)| found)
+    }
+
+    /// Addresses for `bytes` bytes in a stretch of a free block: at its ends, and where a handle
+    /// starts.
+    fn places(&self, span: &Range<u64>, bytes: u64, align_bytes: u64) -> impl Iterator<Item = u64> + use<> {
+        let low = span.start.next_multiple_of(align_bytes);
+        let high = span.end.saturating_sub(bytes) / align_bytes * align_bytes;
+        let at_handle = page_start(first_handle_from(low, &self.slots));
+        let span = span.clone();
+        [low, at_handle, high].into_iter().filter(move |&at| at >= span.start && at + bytes <= span.end)
+    }
+
+    /// Pages of whole free handles of a block that `bytes` bytes at `at` take, beyond those that they
+    /// fill.
+    fn spoiled(&self, block: u32, at: u64, bytes: u64) -> usize {
+        let clean = self.blocks.get(block).clean_pages();
+        let first = last_handle_until(at, &self.slots).max(clean.start);
+        let behind = first_handle_from(at + bytes, &self.slots).min(clean.end);
+        behind.saturating_sub(first).saturating_sub(page_of(bytes))
     }
 
     /// Free bytes behind the oldest work, of those that start with a piece.
