@@ -94,33 +94,10 @@ impl StitchPool {
         (clean.end - behind).saturating_sub(N_FORGIVEN)
     }
 
-    /// The tags of the pieces that `bytes` bytes at `at` of a free block touch.
-    pub(crate) fn tags_in(&self, block: u32, at: u64, bytes: u64) -> impl Iterator<Item = Tag> + '_ {
-        let b = self.blocks.get(block);
-        let is_low = at - b.start <= b.end() - at;
-        let low = is_low.then(|| {
-            self.blocks.pieces(block).scan(b.start, |from, (n, tag)| {
-                let here = *from;
-                *from += n;
-                Some((here, *from, tag))
-            })
-        });
-        let high = (!is_low).then(|| {
-            self.blocks.pieces_back(block).scan(b.end(), |to, (n, tag)| {
-                let here = *to;
-                *to -= n;
-                Some((*to, here, tag))
-            })
-        });
-        let low = low.into_iter().flatten().take_while(move |&(from, _, _)| from < at + bytes);
-        let high = high.into_iter().flatten().take_while(move |&(_, to, _)| to > at);
-        low.chain(high).filter(move |&(from, to, _)| from < at + bytes && to > at).map(|(_, _, tag)| tag)
-    }
-
     /// Whether the taker may have `bytes` bytes at `at` of a free block as they are.
     fn is_ready(&self, block: u32, at: u64, bytes: u64, taker: Taker) -> bool {
         self.order.is_single()
-            || self.tags_in(block, at, bytes).all(|tag| self.order.is_ready(taker.stream, tag))
+            || self.blocks.tags_in(block, at, bytes).all(|tag| self.order.is_ready(taker.stream, tag))
     }
 
     /// What stands between the taker and `bytes` bytes at `at` of a free block.
@@ -128,7 +105,7 @@ impl StitchPool {
         if self.order.is_single() {
             return Readiness::Ready;
         }
-        let tags = self.tags_in(block, at, bytes);
+        let tags = self.blocks.tags_in(block, at, bytes);
         tags.map(|tag| self.order.readiness(taker, tag)).max().unwrap_or(Readiness::Ready)
     }
 
@@ -139,7 +116,7 @@ impl StitchPool {
         }
         let (block, at) = found;
         let mut unmet: SmallVec<[Tag; 4]> = SmallVec::new();
-        for tag in self.tags_in(block, at, bytes) {
+        for tag in self.blocks.tags_in(block, at, bytes) {
             if !self.order.is_ready(taker.stream, tag) {
                 match unmet.iter_mut().find(|other| other.stream == tag.stream) {
                     Some(other) => *other = (*other).max(tag),
