@@ -183,24 +183,34 @@ impl StitchPool {
         behind.saturating_sub(first).saturating_sub(page_of(bytes))
     }
 
-    /// Free bytes behind the oldest work, of those that start with a piece.
+    /// Free bytes behind a wait: where the fewest whole free handles are spoiled, behind the oldest
+    /// work.
     fn oldest_fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
-        let mut best: Option<(Readiness, Found)> = None;
+        let mut best: Option<((bool, usize, Readiness), Found)> = None;
         let (mut n_runs, mut n_pieces) = (0, 0);
         self.blocks.at_least(bytes, |block| {
             n_runs += 1;
             let b = self.blocks.get(block);
-            let mut at = b.start;
+            let mut from = b.start;
             for (length, _) in self.blocks.pieces(block) {
                 n_pieces += 1;
-                let start = at.next_multiple_of(align_bytes);
-                at += length;
-                if start + bytes > b.end() || n_pieces > N_PIECES {
-                    break;
+                let places = self.places(&(from..b.end()), bytes, align_bytes);
+                from += length;
+                for at in places {
+                    let readiness = self.readiness(block, at, bytes, taker);
+                    let is_open = match readiness {
+                        Readiness::Never => continue,
+                        Readiness::Ready => false,
+                        Readiness::Behind { is_open, .. } => is_open,
+                    };
+                    let n_lost = self.spoiled(block, at, bytes).saturating_sub(N_FORGIVEN);
+                    let key = (is_open, n_lost, readiness);
+                    if best.is_none_or(|(least, _)| key < least) {
+                        best = Some((key, (block, at)));
+                    }
                 }
-                let readiness = self.readiness(block, start, bytes, taker);
-                if readiness != Readiness::Never && best.is_none_or(|(oldest, _)| readiness < oldest) {
-                    best = Some((readiness, (block, start)));
+                if n_pieces > N_PIECES {
+                    break;
                 }
             }
             (n_runs == N_RUNS || n_pieces > N_PIECES).then_some(())
