@@ -261,6 +261,11 @@ impl Order {
         self.is_single
     }
 
+    /// Streams that were seen and are not known to be gone.
+    pub(crate) fn n_streams(&self) -> usize {
+        self.by_key.len()
+    }
+
     /// The tag of bytes that any work enqueued until now may have used.
     pub(crate) fn tag_of_all(&mut self) -> Tag {
         self.is_single = false;

@@ -13,7 +13,7 @@ use crate::config::Mode;
 use crate::order::{Readiness, Tag, Taker};
 use crate::plan::{Plan, Planner};
 use crate::pool::StitchPool;
-use crate::sizing::{Growth, few_mappings, handle_sizes, single_pages};
+use crate::sizing::{Among, Growth, few_mappings, handle_sizes, single_pages};
 use crate::units::{GRANULE_BYTES, PAGE, page_of, page_start};
 
 /// How many free blocks a search looks at before it takes one that is long enough wherever it
@@ -28,6 +28,10 @@ const N_FORGIVEN: usize = 1;
 
 /// Free blocks that are looked at for one that a fit does not spoil.
 const N_FITS: usize = 4;
+
+/// Free bytes outside of whole free handles, as a share of the physical memory (one of so many), above
+/// which a request rather waits for another stream than spoils more.
+const SPOILT_SHARE: u64 = 80;
 
 /// Stale mappings may take this many times the addresses of the physical memory.
 const STALE_RATIO: u64 = 2;
@@ -252,10 +256,39 @@ impl StitchPool {
         taker: Taker,
     ) -> Result<Found, AllocError> {
         let found = self.fit(bytes, align_bytes, taker);
+        let found = found.map(|found| self.unspoiling_fit(found, bytes, align_bytes, taker).unwrap_or(found));
         match found.or_else(|| self.fit_among_streams(bytes, align_bytes, taker)) {
             Some(found) => Ok(found),
             None => self.make_room(bytes, align_bytes, taker),
         }
+    }
+
+    /// Free bytes behind a wait that spoil no whole free handle, where `found` does and much is spoilt
+    /// already: a wait for recorded work costs less than memory.
+    fn unspoiling_fit(&self, found: Found, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
+        let free_bytes = self.physical_bytes() - self.counters.allocated_bytes;
+        let spoilt_bytes = free_bytes.saturating_sub(self.blocks.clean_bytes());
+        let may_matter = !self.order.is_single() && spoilt_bytes * SPOILT_SHARE > self.physical_bytes();
+        if !may_matter || align_bytes > GRANULE_BYTES || self.spoiled(found.0, found.1, bytes) <= N_FORGIVEN {
+            return None;
+        }
+        let mut oldest: Option<(Readiness, Found)> = None;
+        let mut n_seen = 0;
+        self.blocks.at_least(bytes, |block| {
+            n_seen += 1;
+            let b = self.blocks.get(block);
+            for at in [b.start, b.end() - bytes] {
+                let readiness = self.readiness(block, at, bytes, taker);
+                let is_recorded =
+                    matches!(readiness, Readiness::Ready | Readiness::Behind { is_open: false, .. });
+                let is_older = oldest.is_none_or(|(oldest, _)| readiness < oldest);
+                if is_recorded && is_older && self.spoiled(block, at, bytes) <= N_FORGIVEN {
+                    oldest = Some((readiness, (block, at)));
+                }
+            }
+            (n_seen == 2 * N_FITS).then_some(())
+        });
+        oldest.map(|(_, found)| found)
     }
 
     /// Free bytes that other streams used: those that are ready by now, or else behind a wait.
@@ -404,7 +437,8 @@ impl StitchPool {
         }
         let n_moved = plan.donors.iter().map(|d| self.slots.homes_in(d.pages.clone()).count()).sum();
         let growth = Growth { n_pages: plan.pages.len(), n_missing: plan.n_missing, n_moved };
-        handle_sizes(growth, self.spent).collect()
+        let among = if self.order.n_streams() <= 1 { Among::One } else { Among::Several };
+        handle_sizes(growth, self.spent, among).collect()
     }
 
     /// A plan for a place that is fast to clear, if there is one, or else for any.
