@@ -125,16 +125,23 @@ impl Run {
     /// Frees the live allocation `index`, whose last use is a check of its bytes on `stream`.
     fn free(&mut self, index: usize, stream: StreamId) {
         let Live { allocation, is_written } = self.live.swap_remove(index);
-        if stream != allocation.stream {
-            // What a program does that hands memory from stream to stream.
-            let event = self.spy.record(allocation.stream).unwrap();
-            self.spy.wait(stream, event).unwrap();
-        }
+        let is_handed_over = self.hand_over(allocation.stream, stream).is_ok();
+        let stream = if is_handed_over { stream } else { allocation.stream };
         if is_written {
             self.each_end(&allocation, stream, DeviceOps::check_pattern);
         }
         self.oracle.freed(allocation.ptr, stream);
         self.pool.free(allocation.ptr, stream).unwrap();
+    }
+
+    /// Lets work on `to` run behind that on `from`, as a program has to that uses memory on both.
+    fn hand_over(&self, from: StreamId, to: StreamId) -> Result<()> {
+        if from != to {
+            let event = self.spy.record(from)?;
+            self.spy.wait(to, event)?;
+            self.spy.forget(event);
+        }
+        Ok(())
     }
 
     /// Tries to free an address inside an allocation.
