@@ -3,6 +3,7 @@
 //! - [`allocator_laws`](mod@allocator_laws): what every allocator has to do, bound by
 //!   [`allocator_laws!`](macro@crate::allocator_laws);
 //! - [`caching`]: a model of `PyTorch`'s caching allocator, the peer;
+//! - [`fuzzed`]: programs coded in bytes, for a fuzzer;
 //! - [`laws`]: what every driver has to do, bound to an implementation by
 //!   [`driver_laws!`](crate::driver_laws) from its `tests/` directory (bound from the unit tests
 //!   of `glake-core`, the traits would exist twice);
@@ -26,6 +27,7 @@
 
 pub mod allocator_laws;
 pub mod caching;
+pub mod fuzzed;
 pub mod laws;
 pub mod oracle;
 pub mod program;
