@@ -14,6 +14,7 @@
 //! [`Locked`](glake_core::adapt::Locked) shares it between threads.
 #![forbid(unsafe_code)]
 
+mod background;
 mod blocks;
 mod capture;
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod thread;
 mod trim;
 mod units;
 
+pub use background::Step;
 pub use capture::GraphMemory;
 pub use config::{Config, Mode};
 pub use pool::StitchPool;

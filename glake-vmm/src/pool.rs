@@ -68,6 +68,8 @@ pub struct StitchPool {
     pub(crate) counters: Counters,
     /// An undo failed: the tables may not say what the driver has mapped.
     pub(crate) is_poisoned: bool,
+    /// Somebody calls `step`.
+    pub(crate) is_stepped: bool,
     /// The device is done with everything, and nothing more will be enqueued.
     pub(crate) is_idle: bool,
 }
@@ -126,6 +128,7 @@ impl StitchPool {
             stitched: VecDeque::new(),
             counters: Counters::default(),
             is_poisoned: false,
+            is_stepped: false,
             is_idle: false,
         })
     }

@@ -381,12 +381,17 @@ impl StitchPool {
     }
 
     fn stitch_or_grow(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> Result<(), AllocError> {
-        let may_grow_only = self.physical_bytes() < self.config.stitch_above_bytes;
-        if may_grow_only {
+        let is_pinned = self.config.mode == Mode::Pinned;
+        if is_pinned || self.physical_bytes() < self.config.stitch_above_bytes {
             let grown = self.try_room(bytes, align_bytes, Stitching::Never, taker);
             if grown.is_ok() || self.is_poisoned {
                 return grown;
             }
+        }
+        if is_pinned {
+            // What is free but cut up becomes new memory.
+            self.trim_to(self.physical_bytes().saturating_sub(bytes.next_multiple_of(PAGE)))?;
+            return self.try_room(bytes, align_bytes, Stitching::Never, taker);
         }
         self.try_room(bytes, align_bytes, Stitching::Always, taker)
     }
@@ -484,20 +489,15 @@ impl StitchPool {
     /// Unmaps at most `n_most` of the oldest stale mappings while there are too many. A failure
     /// leaves them for later.
     fn reap(&mut self, n_most: usize) {
-        for _ in 0..n_most {
-            if self.slots.n_stale_pages() <= STALE_RATIO * self.slots.n_home_pages() {
-                break;
-            }
-            let Some(oldest) = self.stale.oldest() else { break };
-            let (page, uses) = (oldest.page, oldest.uses.clone());
-            let has_passed = uses.iter().all(|&tag| {
-                self.order.ensure_event(tag, &*self.driver).is_ok()
-                    && self.order.has_passed(tag, &*self.driver)
-            });
-            if !has_passed || self.unmap_stale(page).is_err() {
-                break;
-            }
+        if !self.is_stepped {
+            let _ =
+                (0..n_most).try_for_each(|_| if self.unmap_oldest() == Ok(true) { Some(()) } else { None });
         }
+    }
+
+    /// Whether stale mappings take too many addresses.
+    pub(crate) fn has_much_stale(&self) -> bool {
+        self.slots.n_stale_pages() > STALE_RATIO * self.slots.n_home_pages()
     }
 
     fn out_of_memory(&self, requested_bytes: u64) -> AllocError {

@@ -6,6 +6,7 @@ use glake_core::alloc::AllocError;
 use glake_core::driver::{DriverError, Retired};
 
 use crate::blocks::{first_handle_from, last_handle_until};
+use crate::config::Mode;
 use crate::order::{StreamIndex, Taker, Waiting};
 use crate::pool::StitchPool;
 use crate::units::PAGE;
@@ -85,6 +86,12 @@ impl StitchPool {
             return Ok(0);
         }
         self.wait_for_all()?;
+        self.give_back_idle(keep_bytes)?;
+        Ok(before - self.physical_bytes())
+    }
+
+    /// Gives back handles that nobody uses until `keep_bytes` are left.
+    pub(crate) fn give_back_idle(&mut self, keep_bytes: u64) -> Result<(), AllocError> {
         let mut stale: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for mapping in self.stale.iter() {
             stale.entry(mapping.handle).or_default().push(mapping.page);
@@ -95,7 +102,7 @@ impl StitchPool {
             }
             self.give_back(handle, &stale.remove(&handle).unwrap_or_default())?;
         }
-        Ok(before - self.physical_bytes())
+        Ok(())
     }
 
     /// Whole free handles that the device is done with, at every address: of the largest free blocks
@@ -118,7 +125,7 @@ impl StitchPool {
 
     /// Joins the whole free handles of all blocks behind the last home.
     fn gather_all(&mut self) -> Result<(), AllocError> {
-        if self.blocks.by_clean().nth(1).is_none() {
+        if self.config.mode == Mode::Pinned || self.blocks.by_clean().nth(1).is_none() {
             return Ok(());
         }
         let (tail, tail_clean) = match self.blocks.free_before(self.slots.end(), &self.slots) {
@@ -164,7 +171,7 @@ impl StitchPool {
         Ok(())
     }
 
-    fn check_sound(&self) -> Result<(), AllocError> {
+    pub(crate) fn check_sound(&self) -> Result<(), AllocError> {
         if self.is_poisoned { Err(AllocError::Poisoned) } else { Ok(()) }
     }
 }
