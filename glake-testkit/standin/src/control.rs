@@ -7,7 +7,7 @@ use crate::call::{self, machine};
 use crate::machine::config::{Completion, Failure};
 
 /// When work completes on streams that the calling thread makes from now on: 0 at once, 1 when
-/// somebody waits, 2 after `n` more calls.
+/// somebody waits, 2 after its stream was worked with `n` more times.
 #[unsafe(no_mangle)]
 pub extern "C" fn glake_standin_set_completion(which: u32, n: u64) {
     let completion = match which {

@@ -38,17 +38,25 @@ pub struct StandIn {
 
 /// Makes the calling process run over the stand-in; call it before anything of CUDA.
 ///
-/// The first call of a process executes its program anew, with the same arguments and the stand-in in
+/// # Panics
+/// As [`enter_with`].
+pub fn enter() -> StandIn {
+    enter_with(&[])
+}
+
+/// As [`enter`], in an environment with `variables` added, which the first call of a process decides.
+///
+/// That call executes its program anew, with the same arguments and the stand-in in
 /// front of the search path: so it is found under both names of the driver, and before a real one.
 ///
 /// # Panics
 /// If the shared object is not there, or cannot be loaded.
-pub fn enter() -> StandIn {
+pub fn enter_with(variables: &[(&str, &str)]) -> StandIn {
     static ENTERED: OnceLock<StandIn> = OnceLock::new();
     *ENTERED.get_or_init(|| {
         let links = links();
         if !is_first(&links) {
-            let error = again().exec();
+            let error = again(variables).exec();
             unreachable("the program cannot be executed anew", &error);
         }
         load().unwrap_or_else(|error| unreachable("the stand-in cannot be loaded", &error))
@@ -132,9 +140,10 @@ fn program() -> PathBuf {
 }
 
 /// This program again, with its arguments, over the stand-in.
-fn again() -> Command {
+fn again(variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program());
     command.args(env::args_os().skip(1)).env(SEARCH_PATH, search_path(&links()));
+    command.envs(variables.iter().copied());
     command
 }
 

@@ -33,6 +33,8 @@ driver_functions! {
     fn cuEventQuery(event: u64) |machine| {
         machine.check_asked(event)?;
         machine.check_unsafe()?;
+        let pending = machine.pending(event)?;
+        machine.ask(&pending);
         if machine.pending(event)?.is_empty() { Ok(()) } else { Err(Code::NOT_READY) }
     }
 

@@ -32,6 +32,10 @@ driver_functions! {
         let stream = machine.stream(stream)?;
         machine.refuse_captured(stream)?;
         machine.check_unsafe()?;
+        let context = context_of(machine, stream)?;
+        let last = machine.last(stream);
+        machine.ask(last.as_slice());
+        machine.check_lost(context)?;
         if machine.last(stream).is_none() { Ok(()) } else { Err(Code::NOT_READY) }
     }
 

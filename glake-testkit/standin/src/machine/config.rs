@@ -7,7 +7,7 @@ pub enum Completion {
     Immediate,
     /// When somebody waits for it, or says so.
     Manual,
-    /// As `Manual`, and after so many more calls of the driver.
+    /// As `Manual`, and when its stream was worked with, or an event of it asked for, so often since.
     Lag(u64),
 }
 

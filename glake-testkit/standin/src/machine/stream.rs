@@ -31,8 +31,8 @@ pub(crate) enum Kind {
 pub(crate) struct Work {
     op: Op,
     after: Vec<Ticket>,
-    /// The number of the call that enqueued it.
-    call: u64,
+    /// How often its stream had been worked with when it was enqueued.
+    asked: u64,
 }
 
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub(crate) struct Stream {
     queue: VecDeque<Work>,
     n_enqueued: u64,
     n_done: u64,
+    /// How often it was worked with, or an event of it asked for.
+    n_asked: u64,
     is_destroyed: bool,
 }
 
@@ -78,6 +80,7 @@ impl Machine {
             queue: VecDeque::new(),
             n_enqueued: 0,
             n_done: 0,
+            n_asked: 0,
             is_destroyed: false,
         };
         self.streams.insert(id, stream);
@@ -141,11 +144,12 @@ impl Machine {
             return self.capture_work(capture, stream, op);
         }
         after.extend(self.implied(this));
-        let call = self.n_calls;
         self.retain_op(&op);
         if let Some(this) = self.streams.get_mut(&stream) {
-            this.queue.push_back(Work { op, after, call });
+            this.n_asked += 1;
+            this.queue.push_back(Work { op, after, asked: this.n_asked });
             this.n_enqueued += 1;
+            self.busy.insert(stream);
         }
         self.pump();
         Ok(())
@@ -192,8 +196,11 @@ impl Machine {
         self.release_op(&work.op);
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.n_done += 1;
-            if stream.is_destroyed && stream.queue.is_empty() {
-                self.streams.remove(&id);
+            if stream.queue.is_empty() {
+                self.busy.remove(&id);
+                if stream.is_destroyed {
+                    self.streams.remove(&id);
+                }
             }
         }
         if let Err(code) = done {
@@ -241,9 +248,19 @@ impl Machine {
         self.check_lost(context)
     }
 
+    /// Somebody asks whether work is done, without waiting: what lags comes nearer.
+    pub(crate) fn ask(&mut self, tickets: &[Ticket]) {
+        for ticket in tickets {
+            if let Some(stream) = self.streams.get_mut(&ticket.stream) {
+                stream.n_asked += 1;
+            }
+        }
+        self.pump();
+    }
+
     /// Runs what is due without anybody waiting for it.
     pub(crate) fn pump(&mut self) {
-        while let Some(stream) = self.streams.keys().copied().find(|stream| self.is_due(*stream)) {
+        while let Some(stream) = self.busy.iter().copied().find(|stream| self.is_due(*stream)) {
             self.step(stream);
         }
     }
@@ -254,7 +271,7 @@ impl Machine {
         let is_due = match stream.completion {
             Completion::Immediate => true,
             Completion::Manual => false,
-            Completion::Lag(n) => self.n_calls >= first.call + n,
+            Completion::Lag(n) => stream.n_asked >= first.asked + n,
         };
         is_due && self.blocker(id).is_none()
     }
@@ -264,6 +281,7 @@ impl Machine {
         for id in self.streams_of(context) {
             let Some(stream) = self.streams.get_mut(&id) else { continue };
             stream.n_done = stream.n_enqueued;
+            self.busy.remove(&id);
             for work in std::mem::take(&mut stream.queue) {
                 self.release_op(&work.op);
             }
