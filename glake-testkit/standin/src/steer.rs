@@ -40,6 +40,7 @@ pub struct StandIn {
 ///
 /// # Panics
 /// As [`enter_with`].
+#[must_use]
 pub fn enter() -> StandIn {
     enter_with(&[])
 }
@@ -51,6 +52,7 @@ pub fn enter() -> StandIn {
 ///
 /// # Panics
 /// If the shared object is not there, or cannot be loaded.
+#[must_use]
 pub fn enter_with(variables: &[(&str, &str)]) -> StandIn {
     static ENTERED: OnceLock<StandIn> = OnceLock::new();
     *ENTERED.get_or_init(|| {

@@ -58,6 +58,9 @@ fn a_graph_runs_what_was_captured_at_each_launch() {
     });
 }
 
+/// A call by its name.
+type Call<'a> = (&'a str, Box<dyn Fn() -> Option<CUresult> + Send + Sync + 'a>);
+
 /// What must not be called while a stream is captured in global mode, from a thread that is not
 /// relaxed: each call fails, and breaks the capture.
 #[test]
@@ -65,7 +68,6 @@ fn unsafe_calls_break_a_capture() {
     over("unsafe_calls_break_a_capture", |context, stream| {
         let other = context.new_stream().unwrap();
         let event = other.record_event(None).unwrap();
-        type Call<'a> = (&'a str, Box<dyn Fn() -> Option<CUresult> + Send + Sync + 'a>);
         let calls: [Call<'_>; 5] = [
             ("query", Box::new(|| failed(event.try_is_complete()))),
             ("event", Box::new(|| failed(event.synchronize()))),
