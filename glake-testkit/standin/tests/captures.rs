@@ -178,6 +178,13 @@ fn the_legacy_stream_breaks_captures_of_blocking_streams() {
         let thread = context.per_thread_stream();
         thread.begin_capture(RELAXED).unwrap();
         let implicit = Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        assert_eq!(failed(legacy.capture_status()), implicit);
+        let status = thread.capture_status();
+        assert_eq!(
+            status,
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE),
+            "asking breaks nothing"
+        );
         assert_eq!(failed(legacy.memset_zeros(&mut values)), implicit);
         assert_eq!(failed(end(&thread)), INVALIDATED);
     });

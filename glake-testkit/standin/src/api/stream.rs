@@ -86,13 +86,13 @@ driver_functions! {
 
     fn cuStreamIsCapturing(stream: u64, status: Out<u32>) |machine| {
         let stream = machine.stream(stream)?;
-        machine.check_implicit(stream)?;
+        machine.ask_implicit(stream)?;
         status.put(capture_info(machine, stream).0)
     }
 
     fn cuStreamGetCaptureInfo(stream: u64, status: Out<u32>, id: Out<u64>) |machine| {
         let stream = machine.stream(stream)?;
-        machine.check_implicit(stream)?;
+        machine.ask_implicit(stream)?;
         let info = capture_info(machine, stream);
         status.put(info.0)?;
         id.put_if_wanted(info.1);
@@ -108,7 +108,7 @@ driver_functions! {
         n_dependencies: Out<u64>,
     ) |machine| {
         let stream = machine.stream(stream)?;
-        machine.check_implicit(stream)?;
+        machine.ask_implicit(stream)?;
         let info = capture_info(machine, stream);
         status.put(info.0)?;
         id.put_if_wanted(info.1);
@@ -128,7 +128,7 @@ driver_functions! {
         n_dependencies: Out<u64>,
     ) |machine| {
         let stream = machine.stream(stream)?;
-        machine.check_implicit(stream)?;
+        machine.ask_implicit(stream)?;
         let info = capture_info(machine, stream);
         status.put(info.0)?;
         id.put_if_wanted(info.1);

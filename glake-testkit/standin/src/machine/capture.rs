@@ -180,17 +180,26 @@ impl Machine {
     }
 
     /// Work on the legacy stream would wait for blocking streams, which a captured one cannot be
-    /// waited for.
+    /// waited for: it breaks their captures.
     pub(crate) fn check_implicit(&mut self, stream: u64) -> Result {
-        let Some(this) = self.streams.get(&stream) else { return Err(Code::INVALID_HANDLE) };
-        if this.kind != Kind::Legacy {
-            return Ok(());
-        }
-        let waited = |other: &&super::Stream| other.context == this.context && other.kind == Kind::Blocking;
-        let captures: Vec<u64> =
-            self.streams.values().filter(waited).filter_map(|stream| stream.capture).collect();
+        let captures = self.implied_captures(stream)?;
         self.invalidate_all(captures.iter().copied());
         if captures.is_empty() { Ok(()) } else { Err(Code::CAPTURE_IMPLICIT) }
+    }
+
+    /// The same for a question, which breaks nothing.
+    pub(crate) fn ask_implicit(&self, stream: u64) -> Result {
+        if self.implied_captures(stream)?.is_empty() { Ok(()) } else { Err(Code::CAPTURE_IMPLICIT) }
+    }
+
+    /// The captures of streams that work on a stream would wait for without being told.
+    fn implied_captures(&self, stream: u64) -> Result<Vec<u64>> {
+        let Some(this) = self.streams.get(&stream) else { return Err(Code::INVALID_HANDLE) };
+        if this.kind != Kind::Legacy {
+            return Ok(Vec::new());
+        }
+        let waited = |other: &&super::Stream| other.context == this.context && other.kind == Kind::Blocking;
+        Ok(self.streams.values().filter(waited).filter_map(|stream| stream.capture).collect())
     }
 }
 
