@@ -288,49 +288,52 @@ impl StitchPool {
         size
     }
 
-    /// What others than the owner used the allocation at `at` for until now; nothing is known of it
-    /// any more.
-    fn take_users(&mut self, at: u64) -> Uses {
-        let users = if self.users.is_empty() { None } else { self.users.remove(&at) };
-        users.into_iter().flatten().map(|user| self.order.tag(user)).collect()
-    }
-
     fn free_small(&mut self, name: UnitName, at: u64, last: Last) -> Option<Size> {
         let UnitName { stream, unit } = name;
         let pool = &self.smalls[stream.index()].pool;
         let spot = pool.find(unit, at % PAGE)?;
         let size = pool.size(spot);
         let tag = self.last_use(last, stream);
-        let mut after = self.take_users(at);
-        after.push(tag);
-        after.retain(|use_| !self.order.is_ready(stream, *use_));
-        if after.is_empty() {
-            self.free_spot(stream, spot);
-        } else {
-            self.smalls[stream.index()].pool.hold(spot);
-            self.hold(What::Small(stream, spot), after);
+        match self.foreign_uses(at, tag, stream) {
+            None => self.free_spot(stream, spot),
+            Some(after) => {
+                self.smalls[stream.index()].pool.hold(spot);
+                self.hold(What::Small(stream, spot), after);
+            }
         }
         Some(size)
     }
 
     fn free_large(&mut self, at: u64, last: Last) -> Option<Size> {
         let block = self.blocks.starting_at(at, &self.slots)?;
-        let b = *self.blocks.get(block);
+        let b = self.blocks.get(block);
         let Kind::Live { requested_bytes, owner } = b.kind else { return None };
+        let allocated_bytes = b.bytes;
         let tag = self.last_use(last, owner);
-        let mut after = self.take_users(at);
-        after.retain(|use_| !self.order.is_ready(tag.stream, *use_));
-        if after.is_empty() {
-            self.release(block, tag);
-        } else {
-            for use_ in &after {
-                self.order.note_freed(use_.stream, b.bytes, &*self.driver);
+        match self.foreign_uses(at, tag, tag.stream) {
+            None => self.release(block, tag),
+            Some(after) => {
+                for use_ in &after {
+                    self.order.note_freed(use_.stream, allocated_bytes, &*self.driver);
+                }
+                self.blocks.set_held(block);
+                self.hold(What::Block(block, tag), after);
             }
-            self.blocks.set_held(block);
-            self.hold(What::Block(block, tag), after);
         }
-        self.order.note_freed(tag.stream, b.bytes, &*self.driver);
-        Some(Size { requested_bytes, allocated_bytes: b.bytes })
+        self.order.note_freed(tag.stream, allocated_bytes, &*self.driver);
+        Some(Size { requested_bytes, allocated_bytes })
+    }
+
+    /// Uses of the allocation at `at`, freed behind `tag`, that `stream` is not behind: `None` where it
+    /// can have the bytes at once. Nothing is known of its users any more.
+    fn foreign_uses(&mut self, at: u64, tag: Tag, stream: StreamIndex) -> Option<Uses> {
+        if self.users.is_empty() && tag.stream == stream {
+            return None;
+        }
+        let users = self.users.remove(&at).unwrap_or_default();
+        let uses = users.into_iter().map(|user| self.order.tag(user)).chain([tag]);
+        let uses: Uses = uses.filter(|&use_| !self.order.is_ready(stream, use_)).collect();
+        (!uses.is_empty()).then_some(uses)
     }
 
     pub(crate) fn physical_bytes(&self) -> u64 {

@@ -68,34 +68,28 @@ impl StitchPool {
         let b = self.blocks.get(block);
         let high_start = b.end() - bytes;
         let is_low_ready = self.is_ready(block, b.start, bytes, taker);
-        let low = is_low_ready.then(|| self.lost_at_low_end(b, bytes));
+        let clean = b.clean_pages();
+        if is_low_ready && clean.len() <= N_FORGIVEN {
+            return Some((0, b.start));
+        }
+        let low = || {
+            let first = first_handle_from(b.start + bytes, &self.slots).min(clean.end);
+            first.saturating_sub(clean.start).saturating_sub(N_FORGIVEN)
+        };
+        let low = is_low_ready.then(low);
         if low == Some(0) {
             return Some((0, b.start));
         }
-        let high = self.is_ready(block, high_start, bytes, taker).then(|| self.lost_at_high_end(b, bytes));
+        let high = || {
+            let behind = last_handle_until(high_start, &self.slots).max(clean.start);
+            clean.end.saturating_sub(behind).saturating_sub(N_FORGIVEN)
+        };
+        let high = self.is_ready(block, high_start, bytes, taker).then(high);
         match (low, high) {
             (Some(low), Some(high)) if high < low => Some((high, high_start)),
             (Some(low), _) => Some((low, b.start)),
             (None, high) => high.map(|high| (high, high_start)),
         }
-    }
-
-    fn lost_at_low_end(&self, b: &Block, bytes: u64) -> usize {
-        let clean = b.clean_pages();
-        if clean.len() <= N_FORGIVEN {
-            return 0;
-        }
-        let first = first_handle_from(b.start + bytes, &self.slots).min(clean.end);
-        (first - clean.start).saturating_sub(N_FORGIVEN)
-    }
-
-    fn lost_at_high_end(&self, b: &Block, bytes: u64) -> usize {
-        let clean = b.clean_pages();
-        if clean.len() <= N_FORGIVEN {
-            return 0;
-        }
-        let behind = last_handle_until(b.end() - bytes, &self.slots).max(clean.start);
-        (clean.end - behind).saturating_sub(N_FORGIVEN)
     }
 
     /// Whether the taker may have `bytes` bytes at `at` of a free block as they are.
