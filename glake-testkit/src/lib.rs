@@ -11,6 +11,8 @@
 //! - [`replay`]: traces through pools, measured;
 //! - [`rng`]: seeded random numbers;
 //! - [`spy`]: a driver that looks on;
+//! - [`stream_laws`](mod@stream_laws): what every allocator has to do that serves several streams, bound by
+//!   [`stream_laws!`](macro@crate::stream_laws);
 //! - [`synthetic`]: generated traces.
 #![forbid(unsafe_code)]
 #![allow(
@@ -30,4 +32,5 @@ pub mod program;
 pub mod replay;
 pub mod rng;
 pub mod spy;
+pub mod stream_laws;
 pub mod synthetic;
