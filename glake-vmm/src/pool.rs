@@ -218,10 +218,11 @@ impl StitchPool {
         rounded: u64,
         stream: StreamIndex,
     ) -> Result<u64, AllocError> {
-        match self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed }) {
-            Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) => {
-                self.serve(request, rounded, Taker { stream, waiting: Waiting::Refused })
-            }
+        let mut served = self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed });
+        if let Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) = served {
+            served = self.serve(request, rounded, Taker { stream, waiting: Waiting::Refused });
+        }
+        match served {
             Err(AllocError::OutOfMemory(_)) if self.may_waiting_help(stream) => {
                 self.order.synchronize(&*self.driver)?;
                 self.release_held();
@@ -246,24 +247,34 @@ impl StitchPool {
         Ok(())
     }
 
-    /// The stream on which the allocation at `at` was allocated.
-    fn owner_of(&self, at: u64) -> Option<StreamIndex> {
+    /// Whether an allocation starts at `at`.
+    fn is_live(&self, at: u64) -> bool {
         if let Some(UnitName { stream, unit }) = UnitName::of_slot(self.slots.slot(page_of(at)).unit) {
-            return self.smalls[stream.index()].pool.find(unit, at % PAGE).map(|_| stream);
+            return self.smalls[stream.index()].pool.find(unit, at % PAGE).is_some();
         }
-        match self.blocks.get(self.blocks.starting_at(at, &self.slots)?).kind {
-            Kind::Live { owner, .. } => Some(owner),
-            _ => None,
-        }
+        let block = self.blocks.starting_at(at, &self.slots);
+        block.is_some_and(|block| matches!(self.blocks.get(block).kind, Kind::Live { .. }))
     }
 
     /// The tag of bytes of an allocation of `owner` that is freed.
     fn last_use(&mut self, last: Last, owner: StreamIndex) -> Tag {
         match last {
             _ if self.order.is_captured(owner) => self.order.tag(owner),
-            Last::On(stream) if !self.order.is_other_threads(owner, stream) => self.order.tag(stream),
+            Last::On(stream) if self.order.is_captured(stream) => self.order.tag(stream),
+            Last::On(stream) if !self.order.are_namesakes(owner, stream) => self.order.tag(stream),
             Last::On(_) | Last::Anywhere => self.order.tag_of_all(),
         }
+    }
+
+    /// The index of a stream.
+    fn index_of(&mut self, stream: StreamId) -> Result<StreamIndex, AllocError> {
+        if let Some(index) = self.order.index_of(stream) {
+            return Ok(index);
+        }
+        // Some that ended may be done by now.
+        self.collect_graphs();
+        self.order.poll(&*self.driver);
+        self.order.index_of(stream).ok_or(AllocError::TooManyStreams)
     }
 
     /// Counts a failure of a request for `bytes`, which is what its report speaks of.
@@ -285,11 +296,21 @@ impl StitchPool {
         size
     }
 
-    /// What others than the owner used the allocation at `at` for until now; nothing is known of it
-    /// any more.
-    fn take_users(&mut self, at: u64) -> Uses {
+    /// What the allocation of `owner` at `at` was used for until now: last of all, and beside that.
+    /// Nothing is known of its users any more.
+    fn take_uses(&mut self, at: u64, last: Last, owner: StreamIndex) -> (Tag, Uses) {
+        let tag = self.last_use(last, owner);
         let users = if self.users.is_empty() { None } else { self.users.remove(&at) };
-        users.into_iter().flatten().map(|user| self.order.tag(user)).collect()
+        let mut uses: Uses = users.into_iter().flatten().map(|user| self.order.tag(user)).collect();
+        if self.order.is_graphs(tag) {
+            // The graph may be gone before other work is done.
+            uses.push(self.order.tag(owner));
+            uses.push(match last {
+                Last::On(stream) => self.order.tag(stream),
+                Last::Anywhere => self.order.tag_of_all(),
+            });
+        }
+        (tag, uses)
     }
 
     fn free_small(&mut self, name: UnitName, at: u64, last: Last) -> Option<Size> {
@@ -297,8 +318,7 @@ impl StitchPool {
         let pool = &self.smalls[stream.index()].pool;
         let spot = pool.find(unit, at % PAGE)?;
         let size = pool.size(spot);
-        let tag = self.last_use(last, stream);
-        let mut after = self.take_users(at);
+        let (tag, mut after) = self.take_uses(at, last, stream);
         after.push(tag);
         after.retain(|use_| !self.order.is_ready(stream, *use_));
         if after.is_empty() {
@@ -314,8 +334,7 @@ impl StitchPool {
         let block = self.blocks.starting_at(at, &self.slots)?;
         let b = *self.blocks.get(block);
         let Kind::Live { requested_bytes, owner } = b.kind else { return None };
-        let tag = self.last_use(last, owner);
-        let mut after = self.take_users(at);
+        let (tag, mut after) = self.take_uses(at, last, owner);
         after.retain(|use_| !self.order.is_ready(tag.stream, *use_));
         if after.is_empty() {
             self.release(block, tag);
@@ -366,7 +385,7 @@ impl Allocator for StitchPool {
     fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
         let rounded = self.check(request)?;
         let Request { bytes, stream, .. } = request;
-        let index = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        let index = self.index_of(stream)?;
         let at = self.serve_or_else(request, rounded, index).map_err(|error| self.failed(error, bytes))?;
         let c = &mut self.counters;
         c.n_allocations += 1;
@@ -380,15 +399,17 @@ impl Allocator for StitchPool {
 
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         let at = self.check_free(ptr)?;
-        let stream = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        let stream = self.index_of(stream)?;
         self.freed(ptr, at, Last::On(stream))
     }
 
     fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         let at = self.check_free(ptr)?;
-        let user = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
-        let owner = self.owner_of(at).ok_or(AllocError::NotAllocated(ptr))?;
-        let users = if user == owner { return Ok(()) } else { self.users.entry(at).or_default() };
+        if !self.is_live(at) {
+            return Err(AllocError::NotAllocated(ptr));
+        }
+        let user = self.index_of(stream)?;
+        let users = self.users.entry(at).or_default();
         if !users.contains(&user) {
             users.push(user);
         }
