@@ -17,3 +17,4 @@ mod planner;
 mod programs;
 mod reports;
 mod rig;
+mod streams;
