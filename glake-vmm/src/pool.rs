@@ -221,10 +221,11 @@ impl StitchPool {
         rounded: u64,
         stream: StreamIndex,
     ) -> Result<u64, AllocError> {
-        match self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed }) {
-            Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) => {
-                self.serve(request, rounded, Taker { stream, waiting: Waiting::Refused })
-            }
+        let mut served = self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed });
+        if let Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) = served {
+            served = self.serve(request, rounded, Taker { stream, waiting: Waiting::Refused });
+        }
+        match served {
             Err(AllocError::OutOfMemory(_)) if self.may_waiting_help(stream) => {
                 self.order.synchronize(&*self.driver)?;
                 self.release_held();
@@ -249,24 +250,34 @@ impl StitchPool {
         Ok(())
     }
 
-    /// The stream on which the allocation at `at` was allocated.
-    fn owner_of(&self, at: u64) -> Option<StreamIndex> {
+    /// Whether an allocation starts at `at`.
+    fn is_live(&self, at: u64) -> bool {
         if let Some(UnitName { stream, unit }) = UnitName::of_slot(self.slots.slot(page_of(at)).unit) {
-            return self.smalls[stream.index()].pool.find(unit, at % PAGE).map(|_| stream);
+            return self.smalls[stream.index()].pool.find(unit, at % PAGE).is_some();
         }
-        match self.blocks.get(self.blocks.starting_at(at, &self.slots)?).kind {
-            Kind::Live { owner, .. } => Some(owner),
-            _ => None,
-        }
+        let block = self.blocks.starting_at(at, &self.slots);
+        block.is_some_and(|block| matches!(self.blocks.get(block).kind, Kind::Live { .. }))
     }
 
     /// The tag of bytes of an allocation of `owner` that is freed.
     fn last_use(&mut self, last: Last, owner: StreamIndex) -> Tag {
         match last {
             _ if self.order.is_captured(owner) => self.order.tag(owner),
-            Last::On(stream) if !self.order.is_other_threads(owner, stream) => self.order.tag(stream),
+            Last::On(stream) if self.order.is_captured(stream) => self.order.tag(stream),
+            Last::On(stream) if !self.order.are_namesakes(owner, stream) => self.order.tag(stream),
             Last::On(_) | Last::Anywhere => self.order.tag_of_all(),
         }
+    }
+
+    /// The index of a stream.
+    fn index_of(&mut self, stream: StreamId) -> Result<StreamIndex, AllocError> {
+        if let Some(index) = self.order.index_of(stream) {
+            return Ok(index);
+        }
+        // Some that ended may be done by now.
+        self.collect_graphs();
+        self.order.poll(&*self.driver);
+        self.order.index_of(stream).ok_or(AllocError::TooManyStreams)
     }
 
     /// Counts a failure of a request for `bytes`, which is what its report speaks of.
@@ -294,7 +305,7 @@ impl StitchPool {
         let spot = pool.find(unit, at % PAGE)?;
         let size = pool.size(spot);
         let tag = self.last_use(last, stream);
-        match self.foreign_uses(at, tag, stream) {
+        match self.foreign_uses(at, (last, tag), stream, stream) {
             None => self.free_spot(stream, spot),
             Some(after) => {
                 self.smalls[stream.index()].pool.hold(spot);
@@ -310,7 +321,7 @@ impl StitchPool {
         let Kind::Live { requested_bytes, owner } = b.kind else { return None };
         let allocated_bytes = b.bytes;
         let tag = self.last_use(last, owner);
-        match self.foreign_uses(at, tag, tag.stream) {
+        match self.foreign_uses(at, (last, tag), owner, tag.stream) {
             None => self.release(block, tag),
             Some(after) => {
                 for use_ in &after {
@@ -324,15 +335,31 @@ impl StitchPool {
         Some(Size { requested_bytes, allocated_bytes })
     }
 
-    /// Uses of the allocation at `at`, freed behind `tag`, that `stream` is not behind: `None` where it
-    /// can have the bytes at once. Nothing is known of its users any more.
-    fn foreign_uses(&mut self, at: u64, tag: Tag, stream: StreamIndex) -> Option<Uses> {
-        if self.users.is_empty() && tag.stream == stream {
+    /// Uses of the allocation of `owner` at `at`, freed as `last` says, that `taker` is not behind:
+    /// `None` where it can have the bytes at once. Nothing is known of its users any more.
+    fn foreign_uses(
+        &mut self,
+        at: u64,
+        (last, tag): (Last, Tag),
+        owner: StreamIndex,
+        taker: StreamIndex,
+    ) -> Option<Uses> {
+        let is_graphs = self.order.is_graphs(tag);
+        if self.users.is_empty() && tag.stream == taker && !is_graphs {
             return None;
         }
         let users = self.users.remove(&at).unwrap_or_default();
-        let uses = users.into_iter().map(|user| self.order.tag(user)).chain([tag]);
-        let uses: Uses = uses.filter(|&use_| !self.order.is_ready(stream, use_)).collect();
+        let mut uses: Uses = users.into_iter().map(|user| self.order.tag(user)).collect();
+        uses.push(tag);
+        if is_graphs {
+            // The graph may be gone before other work is done.
+            uses.push(self.order.tag(owner));
+            uses.push(match last {
+                Last::On(stream) => self.order.tag(stream),
+                Last::Anywhere => self.order.tag_of_all(),
+            });
+        }
+        uses.retain(|use_| !self.order.is_ready(taker, *use_));
         (!uses.is_empty()).then_some(uses)
     }
 
@@ -372,7 +399,7 @@ impl Allocator for StitchPool {
     fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
         let rounded = self.check(request)?;
         let Request { bytes, stream, .. } = request;
-        let index = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        let index = self.index_of(stream)?;
         let at = self.serve_or_else(request, rounded, index).map_err(|error| self.failed(error, bytes))?;
         let c = &mut self.counters;
         c.n_allocations += 1;
@@ -386,15 +413,17 @@ impl Allocator for StitchPool {
 
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         let at = self.check_free(ptr)?;
-        let stream = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        let stream = self.index_of(stream)?;
         self.freed(ptr, at, Last::On(stream))
     }
 
     fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         let at = self.check_free(ptr)?;
-        let user = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
-        let owner = self.owner_of(at).ok_or(AllocError::NotAllocated(ptr))?;
-        let users = if user == owner { return Ok(()) } else { self.users.entry(at).or_default() };
+        if !self.is_live(at) {
+            return Err(AllocError::NotAllocated(ptr));
+        }
+        let user = self.index_of(stream)?;
+        let users = self.users.entry(at).or_default();
         if !users.contains(&user) {
             users.push(user);
         }

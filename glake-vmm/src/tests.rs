@@ -18,3 +18,4 @@ mod planner;
 mod programs;
 mod reports;
 mod rig;
+mod streams;

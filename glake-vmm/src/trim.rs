@@ -82,7 +82,7 @@ impl StitchPool {
         self.check_sound()?;
         self.give_up_spares();
         let before = self.physical_bytes();
-        if before <= keep_bytes || self.blocks.clean_bytes() == 0 {
+        if before <= keep_bytes || (self.blocks.clean_bytes() == 0 && self.held.is_empty()) {
             return Ok(0);
         }
         self.wait_for_all()?;
@@ -163,11 +163,17 @@ impl StitchPool {
         Ok(())
     }
 
-    /// Blocks until the device is done with all work enqueued so far.
+    /// Blocks until the device is done with all work enqueued so far; what was held for it is free
+    /// then.
     fn wait_for_all(&mut self) -> Result<(), AllocError> {
         self.collect_graphs();
         self.order.synchronize(&*self.driver)?;
-        self.release_held();
+        if !self.held.is_empty() {
+            self.release_held();
+            self.give_up_spares();
+            // What they become may bear the tag of now.
+            self.order.synchronize(&*self.driver)?;
+        }
         Ok(())
     }
 
@@ -179,6 +185,7 @@ impl StitchPool {
 /// Hands everything to the driver, which gives it back once the stream's work so far is done.
 impl Drop for StitchPool {
     fn drop(&mut self) {
+        self.collect_graphs();
         let after = if self.is_idle { Ok(Vec::new()) } else { self.order.last_events(&*self.driver) };
         let after = match after {
             Ok(events) => events,
