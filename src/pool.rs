@@ -44,7 +44,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] with the figures to act on; [`AllocError::ZeroBytes`] for no
-    /// values; [`AllocError::TooLarge`]; [`AllocError::OtherStream`]; [`AllocError::Driver`]. The
+    /// values; [`AllocError::TooLarge`]; [`AllocError::Driver`]. The
     /// pool is as before.
     pub fn alloc<T: Pod>(&self, len: usize, stream: StreamId) -> Result<Buffer<T>, AllocError> {
         let bytes = Values::<T>::n_bytes(len).ok_or(AllocError::TooLarge { bytes: u64::MAX })?;
