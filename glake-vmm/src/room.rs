@@ -482,7 +482,7 @@ impl StitchPool {
     fn out_of_memory(&self, requested_bytes: u64) -> AllocError {
         AllocError::OutOfMemory(Box::new(OutOfMemory {
             requested_bytes,
-            free_bytes: self.physical_bytes() - self.counters.allocated_bytes,
+            free_bytes: self.physical_bytes() - self.allocated_bytes(),
             largest_free_bytes: self.blocks.largest_bytes(),
             stitchable_bytes: self.blocks.clean_bytes(),
             reserved_bytes: self.physical_bytes(),
