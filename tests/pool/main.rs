@@ -7,6 +7,8 @@ use glake::driver::pattern_word;
 use glake::sim::SimDriver;
 use glake::{AllocError, Buffer, DeviceId, Driver, DriverError, Mode, Pool};
 
+mod streams;
+
 const DEVICE: DeviceId = DeviceId(0);
 const MIB: u64 = 1 << 20;
 
