@@ -10,8 +10,8 @@
 //! One pool serves all streams of a device. Free bytes remember the stream and the stretch of its work
 //! that used them last, and go to another stream once that is done or behind a wait for an event.
 //!
-//! The pool knows the driver seam ([`glake_core::driver`]) only and takes `&mut self`;
-//! [`Locked`](glake_core::adapt::Locked) shares it between threads.
+//! The pool knows the driver seam ([`glake_core::driver`]) only and takes `&mut self`. [`SharedPool`]
+//! shares it between threads, with a fast path for each stream.
 #![forbid(unsafe_code)]
 
 mod blocks;

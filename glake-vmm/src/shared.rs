@@ -13,32 +13,30 @@
 //! a table of pages ([`pages`]), without a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, OnceLock};
 
 use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
 use glake_core::driver::Driver;
 use glake_core::stats::Stats;
 use glake_core::units::{AddressRange, DevicePtr, StreamId};
 
-use crate::capture::GraphMemory;
 use crate::config::Config;
 use crate::order::{Key, MAX_STREAMS, StreamIndex};
-use crate::pool::{Last, StitchPool, checked, offset_in};
+use crate::pool::{StitchPool, checked};
 use crate::small::SMALL_BYTES;
-use crate::spare::UnitName;
-use crate::streams::Mark;
 use crate::sync::{Mutex, MutexGuard};
-use crate::trim::Defragmented;
-use crate::units::{GRANULE_BYTES, PAGE, page_of};
+use crate::units::{GRANULE_BYTES, page_of};
 
 #[cfg(test)]
 mod check;
+mod free;
 mod lookup;
 mod pages;
 mod shard;
 #[cfg(test)]
 mod tests;
 mod units;
+mod whole;
 
 use lookup::PoolToken;
 use pages::PageTable;
@@ -80,8 +78,8 @@ use shard::{Shard, State};
 #[derive(Debug)]
 pub struct SharedPool {
     central: Mutex<StitchPool>,
-    /// Frees that would have had to wait, and on which stream; on any without.
-    late: Mutex<Vec<(DevicePtr, Option<Key>)>>,
+    /// Frees that would have had to wait.
+    late: Mutex<Vec<Late>>,
     /// By stream.
     shards: Box<[OnceLock<Box<Shard>>]>,
     pages: PageTable,
@@ -90,6 +88,14 @@ pub struct SharedPool {
     /// See [`Order::names`](crate::order::Order::names).
     names: Arc<AtomicU64>,
     is_poisoned: AtomicBool,
+}
+
+/// A free that is still to be done.
+#[derive(Clone, Copy, Debug)]
+struct Late {
+    ptr: DevicePtr,
+    /// The stream of the last use.
+    on: Key,
 }
 
 impl SharedPool {
@@ -130,188 +136,6 @@ impl SharedPool {
         Ok(Allocation { ptr: self.arena.start + at?, bytes, stream })
     }
 
-    /// Frees the allocation at `ptr`, whose last use was enqueued on `stream`.
-    ///
-    /// # Errors
-    /// As [`Allocator::free`]; [`AllocError::Poisoned`] if a thread panicked inside.
-    pub fn free(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
-        self.check_sound()?;
-        let at = offset_in(self.arena, ptr)?;
-        if self.pages.get(page_of(at)).is_some() {
-            let index = self.index_of(stream)?;
-            if let Some(freed) = self.free_own(ptr, at, index) {
-                return freed;
-            }
-        }
-        self.central(|pool| {
-            let stream = pool.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
-            self.free_any(pool, ptr, Last::On(stream))
-        })
-    }
-
-    /// Frees as [`free`](Self::free) does, without waiting for a thread that may wait for the device:
-    /// where one is in the way, the next call that takes the pool's lock frees it first. An error that
-    /// is found out then is nobody's.
-    ///
-    /// # Errors
-    /// As [`free`](Self::free), as far as is known at once.
-    pub fn free_soon(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
-        self.check_sound()?;
-        let at = offset_in(self.arena, ptr)?;
-        if self.pages.get(page_of(at)).is_some()
-            && let Some(index) = self.recall(stream)
-            && let Some(freed) = self.free_own(ptr, at, index)
-        {
-            return freed;
-        }
-        match self.central.try_lock() {
-            Ok(mut pool) => self.run(&mut pool, |pool| {
-                let stream = pool.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
-                self.free_any(pool, ptr, Last::On(stream))
-            }),
-            Err(TryLockError::WouldBlock) => {
-                self.late().push((ptr, Some(Key::of(stream))));
-                Ok(())
-            }
-            Err(TryLockError::Poisoned(_)) => Err(self.poison()),
-        }
-    }
-
-    /// As [`StitchPool::free_from_anywhere`].
-    ///
-    /// # Errors
-    /// As [`free`](Self::free).
-    pub fn free_from_anywhere(&self, ptr: DevicePtr) -> Result<(), AllocError> {
-        self.central(|pool| self.free_any(pool, ptr, Last::Anywhere))
-    }
-
-    /// Tells that work enqueued on `stream` uses the allocation at `ptr`.
-    ///
-    /// # Errors
-    /// As [`Allocator::record_use`]; [`AllocError::Poisoned`] if a thread panicked inside.
-    pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
-        self.check_sound()?;
-        let at = offset_in(self.arena, ptr)?;
-        if self.pages.get(page_of(at)).is_none() {
-            return self.central(|pool| pool.record_use(ptr, stream));
-        }
-        let user = self.index_of(stream)?;
-        let (name, mut state) = self.unit_at(at)?.ok_or(AllocError::NotAllocated(ptr))?;
-        state.small.pool.find(name.unit, at % PAGE).ok_or(AllocError::NotAllocated(ptr))?;
-        let users = if user == name.stream { return Ok(()) } else { state.users.entry(at).or_default() };
-        if !users.contains(&user) {
-            users.push(user);
-        }
-        Ok(())
-    }
-
-    /// Gives physical memory back to the device, free units of the shards included.
-    ///
-    /// # Errors
-    /// As [`Allocator::trim`]; [`AllocError::Poisoned`] if a thread panicked inside.
-    pub fn trim(&self, keep_bytes: u64) -> Result<u64, AllocError> {
-        self.central(|pool| {
-            self.collect_for(pool, keep_bytes)?;
-            pool.trim_to(keep_bytes)
-        })
-    }
-
-    /// As [`StitchPool::defragment`].
-    ///
-    /// # Errors
-    /// As [`StitchPool::defragment`].
-    pub fn defragment(&self) -> Result<Defragmented, AllocError> {
-        self.central(|pool| {
-            self.collect(pool)?;
-            pool.defragment()
-        })
-    }
-
-    /// As [`StitchPool::set_limit_bytes`].
-    ///
-    /// # Errors
-    /// As [`StitchPool::set_limit_bytes`].
-    pub fn set_limit_bytes(&self, limit_bytes: u64) -> Result<u64, AllocError> {
-        self.central(|pool| {
-            let collected = self.collect_for(pool, limit_bytes);
-            let set = pool.set_limit_bytes(limit_bytes)?;
-            collected.map(|()| set)
-        })
-    }
-
-    /// Figures of this moment. The peaks of requested and allocated bytes count the small objects of a
-    /// stream as they were when it last took or gave back a unit, or now.
-    pub fn stats(&self) -> Stats {
-        let mut pool = self.central.lock().unwrap_or_else(PoisonError::into_inner);
-        self.free_late(&mut pool);
-        for (_, shard) in self.shards() {
-            report(&mut pool, &mut shard.state.lock().unwrap_or_else(PoisonError::into_inner));
-        }
-        pool.stats()
-    }
-
-    /// As [`StitchPool::stream_ends`].
-    ///
-    /// # Errors
-    /// As [`StitchPool::stream_ends`].
-    pub fn stream_ends(&self, stream: StreamId) -> Result<(), AllocError> {
-        self.central(|pool| pool.stream_ends(stream))
-    }
-
-    /// As [`StitchPool::mark`].
-    ///
-    /// # Errors
-    /// [`AllocError::Poisoned`].
-    pub fn mark(&self) -> Result<Mark, AllocError> {
-        self.central(|pool| Ok(pool.mark()))
-    }
-
-    /// As [`StitchPool::synchronized`].
-    ///
-    /// # Errors
-    /// [`AllocError::Poisoned`].
-    pub fn synchronized(&self, mark: Mark) -> Result<(), AllocError> {
-        self.central(|pool| {
-            pool.synchronized(mark);
-            self.shards().try_for_each(|(index, _)| self.settle(pool, index).map(drop))
-        })
-    }
-
-    /// As [`StitchPool::begin_capture`]. Small objects of the capture lie in units of their own.
-    ///
-    /// # Errors
-    /// As [`StitchPool::begin_capture`].
-    pub fn begin_capture(&self, stream: StreamId) -> Result<GraphMemory, AllocError> {
-        self.central(|pool| pool.begin_capture(stream))
-    }
-
-    /// As [`StitchPool::join_capture`].
-    ///
-    /// # Errors
-    /// As [`StitchPool::join_capture`].
-    pub fn join_capture(&self, memory: &mut GraphMemory, stream: StreamId) -> Result<(), AllocError> {
-        self.central(|pool| pool.join_capture(memory, stream))
-    }
-
-    /// As [`StitchPool::end_capture`].
-    ///
-    /// # Errors
-    /// [`AllocError::Poisoned`].
-    pub fn end_capture(&self, stream: StreamId) -> Result<(), AllocError> {
-        self.central(|pool| {
-            pool.end_capture(stream);
-            Ok(())
-        })
-    }
-
-    /// As [`StitchPool::close`].
-    ///
-    /// # Errors
-    /// As [`StitchPool::close`].
-    pub fn close(self) -> Result<(), AllocError> {
-        self.central(StitchPool::finish)
-    }
-
     /// Serves a large request.
     fn allocate_large(&self, pool: &mut StitchPool, request: Request) -> Result<u64, AllocError> {
         let admitted = pool.admit(request)?;
@@ -319,75 +143,6 @@ impl SharedPool {
             self.under_pressure(pool, admitted.stream, request.bytes, |pool| pool.grant(request, admitted))?;
         pool.count(request.bytes, admitted.rounded);
         Ok(at)
-    }
-
-    /// Frees the small object at `at` where that takes its shard's lock only: it belongs to the stream
-    /// on which it is freed, and no other uses it.
-    fn free_own(&self, ptr: DevicePtr, at: u64, index: StreamIndex) -> Option<Result<(), AllocError>> {
-        let has_surplus = match self.unit_at(at) {
-            Err(error) => return Some(Err(error)),
-            Ok(Some((name, mut state))) if name.stream == index => {
-                let Some(spot) = state.small.pool.find(name.unit, at % PAGE) else {
-                    return Some(Err(AllocError::NotAllocated(ptr)));
-                };
-                if !state.users.is_empty() && state.users.contains_key(&at) {
-                    return None;
-                }
-                state.count_free(spot);
-                state.release(spot);
-                !state.surplus.is_empty()
-            }
-            Ok(_) => return None,
-        };
-        // What cannot be given back now is given back later.
-        if has_surplus && let Ok(mut pool) = self.central.try_lock() {
-            return Some(self.run(&mut pool, |pool| self.give_back_surplus(pool, index)));
-        }
-        Some(Ok(()))
-    }
-
-    /// The unit at `at`, with its shard locked.
-    fn unit_at(&self, at: u64) -> Result<Option<(UnitName, MutexGuard<'_, State>)>, AllocError> {
-        let page = page_of(at);
-        let Some(name) = self.pages.get(page) else { return Ok(None) };
-        let state = self.state(name.stream)?;
-        // The unit may have gone before its shard was locked.
-        Ok((self.pages.get(page) == Some(name)).then_some((name, state)))
-    }
-
-    /// Frees the allocation at `ptr`, whatever it is.
-    fn free_any(&self, pool: &mut StitchPool, ptr: DevicePtr, last: Last) -> Result<(), AllocError> {
-        let at = pool.check_free(ptr)?;
-        let Some((name, mut state)) = self.unit_at(at)? else { return pool.freed(ptr, at, last) };
-        let owner = name.stream;
-        let spot = state.small.pool.find(name.unit, at % PAGE).ok_or(AllocError::NotAllocated(ptr))?;
-        state.count_free(spot);
-        let tag = pool.last_use(last, owner);
-        let users = state.take_users(at);
-        let uses = users.into_iter().map(|user| pool.order.tag(user)).chain([tag]);
-        let after: crate::stale::Uses = uses.filter(|&tag| !pool.order.is_ready(owner, tag)).collect();
-        if after.is_empty() {
-            state.release(spot);
-        } else {
-            state.small.pool.hold(spot);
-            state.held.push((spot, after));
-        }
-        drop(state);
-        self.give_back_surplus(pool, owner)
-    }
-
-    /// Does the frees that would have had to wait.
-    fn free_late(&self, pool: &mut StitchPool) {
-        let late = std::mem::take(&mut *self.late());
-        for (ptr, key) in late {
-            let last = key.map(|key| pool.order.index_of_key(key).map_or(Last::Anywhere, Last::On));
-            // There is nobody to tell.
-            let _ = self.free_any(pool, ptr, last.unwrap_or(Last::Anywhere));
-        }
-    }
-
-    fn late(&self) -> MutexGuard<'_, Vec<(DevicePtr, Option<Key>)>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What this thread remembers of `stream`.

@@ -8,6 +8,7 @@ use crate::small::{Size, Spot};
 use crate::spare::Small;
 use crate::stale::Uses;
 use crate::sync::Mutex;
+use crate::units::GRANULE_BYTES;
 
 /// A shard. Two never share a line of a cache, nor a pair of lines that is fetched together.
 #[derive(Debug, Default)]
@@ -48,6 +49,8 @@ pub(super) struct State {
     pub(super) figures: Figures,
     /// What the central pool knows of them.
     pub(super) reported: Figures,
+    /// Calls that the central pool has counted.
+    pub(super) n_calls_counted: u64,
 }
 
 impl State {
@@ -62,7 +65,7 @@ impl State {
         }
         self.figures.n_allocations += 1;
         self.figures.requested_bytes += bytes;
-        self.figures.allocated_bytes += bytes.next_multiple_of(crate::units::GRANULE_BYTES);
+        self.figures.allocated_bytes += bytes.next_multiple_of(GRANULE_BYTES);
         Some(at)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use glake_core::alloc::AllocError;
 
-use super::{SharedPool, report};
+use super::{SharedPool, State, report};
 use crate::blocks::Kind;
 use crate::order::{StreamIndex, Tag};
 use crate::pool::StitchPool;
@@ -40,6 +40,7 @@ impl SharedPool {
         self.settle(pool, index)?;
         let mut state = self.state(index)?;
         report(pool, &mut state);
+        count_calls(pool, &mut state);
         // Another thread was faster, or what was held is free.
         if let Some(at) = state.allocate(bytes) {
             return Ok(at);
@@ -72,6 +73,7 @@ impl SharedPool {
         let surplus = std::mem::take(&mut state.surplus);
         if !surplus.is_empty() {
             report(pool, &mut state);
+            count_calls(pool, &mut state);
         }
         for unit in surplus {
             let at = state.small.pool.start(unit);
@@ -178,9 +180,15 @@ impl StitchPool {
 
     /// Replaces what a shard said before.
     pub(super) fn report(&mut self, before: super::Figures, now: super::Figures) {
-        let n_ops = self.shards.n_allocations + self.shards.n_frees;
         self.shards.update(before, now);
-        self.spent.n_ops += self.shards.n_allocations + self.shards.n_frees - n_ops;
         self.note_peaks();
     }
+}
+
+/// Adds a shard's calls to those that sizes of handles hang on. Not whenever figures are asked for:
+/// that must not change addresses.
+fn count_calls(pool: &mut StitchPool, state: &mut State) {
+    let n_calls = state.figures.n_allocations + state.figures.n_frees;
+    pool.spent.n_ops += n_calls - state.n_calls_counted;
+    state.n_calls_counted = n_calls;
 }
