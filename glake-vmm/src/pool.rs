@@ -56,7 +56,7 @@ pub struct StitchPool {
     /// By stream.
     pub(crate) smalls: Vec<Small>,
     pub(crate) order: Order,
-    /// Other streams that use an allocation, by its offset.
+    /// Streams that were told to use an allocation, by its offset.
     pub(crate) users: HashMap<u64, Users>,
     pub(crate) gone: Gone,
     /// The oldest first.
@@ -314,7 +314,7 @@ impl StitchPool {
         size
     }
 
-    /// What others than the owner used the allocation at `at` for until now; nothing is known of it
+    /// What streams were told to use the allocation at `at` for until now; nothing is known of it
     /// any more.
     fn take_users(&mut self, at: u64) -> Uses {
         let users = if self.users.is_empty() { None } else { self.users.remove(&at) };
@@ -422,8 +422,9 @@ impl Allocator for StitchPool {
     fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         let at = self.check_free(ptr)?;
         let user = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
-        let owner = self.owner_of(at).ok_or(AllocError::NotAllocated(ptr))?;
-        let users = if user == owner { return Ok(()) } else { self.users.entry(at).or_default() };
+        self.owner_of(at).ok_or(AllocError::NotAllocated(ptr))?;
+        // The owner counts, too: the memory may be freed on another stream, which is then not enough.
+        let users = self.users.entry(at).or_default();
         if !users.contains(&user) {
             users.push(user);
         }

@@ -67,9 +67,10 @@ fn run_all(memory_bytes: u64, n_steps: usize) {
                 check_order(&rig.pool.stats());
             }
         });
-        all.into_iter().for_each(|thread| thread.join().unwrap());
+        let ends: Vec<_> = all.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         is_over.store(true, Ordering::Relaxed);
         watcher.join().unwrap();
+        ends.into_iter().for_each(|end| end.unwrap());
     });
     rig.pool.check_invariants();
     post.into_inner().unwrap().into_iter().for_each(|allocation| rig.free(allocation, 0));
