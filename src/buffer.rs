@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytemuck::Pod;
-use glake_core::alloc::Allocation;
+use glake_core::alloc::{AllocError, Allocation};
 use glake_core::driver::DriverError;
 use glake_core::typed::Values;
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId};
@@ -12,14 +12,17 @@ use crate::pool::Pool;
 
 /// `len` values of type `T` in memory of a [`Pool`].
 ///
-/// Dropping frees the memory behind the work that is enqueued on the buffer's stream by then. A
-/// drop never waits and never fails.
+/// Dropping frees the memory behind the work that is enqueued on the buffer's stream by then, and on
+/// those that the pool was told of by [`record_use`](Self::record_use). A drop never waits and never
+/// fails.
 ///
 /// A kernel launched with cudarc takes the buffer's address, which [`kernel_arg`](Self::kernel_arg)
 /// points at: `builder.arg(buffer.kernel_arg())`.
 pub struct Buffer<T> {
     values: Values<T>,
     allocation: Allocation,
+    /// The stream of the last use.
+    last: StreamId,
     pool: Pool,
 }
 
@@ -44,7 +47,7 @@ impl<T: Pod> Buffer<T> {
 
 impl<T> Buffer<T> {
     pub(crate) fn new(pool: Pool, allocation: Allocation, len: usize) -> Self {
-        Self { values: Values::new(allocation.ptr, len), allocation, pool }
+        Self { values: Values::new(allocation.ptr, len), last: allocation.stream, allocation, pool }
     }
 
     /// How many values there are; never 0.
@@ -72,7 +75,23 @@ impl<T> Buffer<T> {
         self.values.range()
     }
 
-    /// The stream that the memory is used on.
+    /// Tells that work enqueued on `stream` uses the memory: a drop frees it behind that work, too, as
+    /// far as it is enqueued by then. That the work on `stream` runs behind what it needs of the buffer's
+    /// own is up to the program.
+    ///
+    /// # Errors
+    /// [`AllocError::TooManyStreams`]; [`AllocError::Poisoned`].
+    pub fn record_use(&self, stream: StreamId) -> Result<(), AllocError> {
+        self.pool.shared().pool.record_use(self.allocation.ptr, stream)
+    }
+
+    /// Frees the memory behind the work that is enqueued on `stream` by now, instead of the buffer's
+    /// own: the program has handed the memory over, and `stream` runs behind all earlier work on it.
+    pub fn free_on(mut self, stream: StreamId) {
+        self.last = stream;
+    }
+
+    /// The stream that the memory was allocated on.
     #[must_use]
     pub const fn stream(&self) -> StreamId {
         self.allocation.stream
@@ -87,7 +106,8 @@ impl<T> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        self.pool.shared().free_later(self.allocation);
+        // Fails only where the pool is poisoned: then nothing can be freed but by dropping it.
+        let _ = self.pool.shared().pool.free_soon(self.allocation.ptr, self.last);
     }
 }
 

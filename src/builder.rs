@@ -5,7 +5,7 @@ use std::sync::Arc;
 use glake_core::alloc::AllocError;
 use glake_core::driver::Driver;
 use glake_core::units::{DeviceId, StreamId};
-use glake_vmm::{Config, Mode, StitchPool};
+use glake_vmm::{Config, Mode, SharedPool};
 
 use crate::pool::Pool;
 use crate::shared::{PoolStream, Shared};
@@ -34,9 +34,8 @@ impl PoolBuilder {
         }
     }
 
-    /// The stream that the pool's memory is used on. It has to outlive the pool and its buffers:
-    /// without it nobody can tell when the memory is unused, and it is not given back. By default
-    /// the pool makes a stream of its own; see [`Pool::stream`].
+    /// The stream that [`Pool::stream`] names. It has to outlive the pool and its buffers, unless the
+    /// pool is told of its end ([`Pool::stream_ends`]). By default the pool makes a stream of its own.
     pub fn stream(self, stream: StreamId) -> Self {
         Self { stream: Some(stream), ..self }
     }
@@ -70,7 +69,7 @@ impl PoolBuilder {
         };
         let config =
             Config::new(device).mode(mode).limit_bytes(limit_bytes).stitch_above_bytes(stitch_above_bytes);
-        let pool = StitchPool::new(Arc::clone(&driver), config)?;
+        let pool = SharedPool::new(Arc::clone(&driver), config)?;
         Ok(Pool::new(Shared::new(pool, driver, stream), device))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`Pool`] hands out typed, stream-ordered memory of a GPU. Where free memory lies in pieces, it
 //! maps the pieces side by side under new addresses, *stitches* them, instead of asking the device
-//! for more. Nothing is copied, live memory never moves, and no call waits for the device.
+//! for more. Nothing is copied, live memory never moves, and no call waits for the device. One pool
+//! serves all streams and threads of a device.
 //!
 //! The same program runs on a simulated GPU ([`sim`]) and on a real one (`cuda`):
 //!
@@ -30,7 +31,7 @@
 //! | here | crate | feature | |
 //! |---|---|---|---|
 //! | [`alloc`], [`driver`], [`adapt`], [`stats`], [`trace`], [`units`], [`sim`] | `glake-core` | | vocabulary, the driver seam, adaptors, traces, the simulated GPU |
-//! | [`vmm`] | `glake-vmm` | | the stitching pool, without locks and types |
+//! | [`vmm`] | `glake-vmm` | | the stitching pool, without types |
 //! | `cuda` | `glake-cuda` | `cuda` (default) | the CUDA driver, found at run time |
 //!
 //! With the feature `cuda` a program still builds and starts on a machine without CUDA;
@@ -41,11 +42,13 @@
 
 mod buffer;
 mod builder;
+mod capture;
 mod pool;
 mod shared;
 
 pub use buffer::Buffer;
 pub use builder::PoolBuilder;
+pub use capture::Capture;
 pub use pool::Pool;
 
 #[doc(no_inline)]
@@ -55,7 +58,7 @@ pub use glake_core::driver::{Driver, DriverError, IntoDriver};
 pub use glake_core::stats::Stats;
 pub use glake_core::units::{DeviceId, DevicePtr, StreamId};
 pub use glake_core::{adapt, alloc, driver, sim, stats, trace, units};
-pub use glake_vmm::{Defragmented, Mode};
+pub use glake_vmm::{Defragmented, GraphMemory, Mode};
 
 /// The CUDA driver: [`open`](cuda::open) finds it at run time.
 #[cfg(feature = "cuda")]
@@ -67,9 +70,10 @@ pub mod cuda {
     };
 }
 
-/// The stitching pool itself: one owner, untyped, for direct use and for adaptors.
+/// The stitching pool itself, untyped, for direct use and for adaptors: for one owner or for many
+/// threads.
 pub mod vmm {
-    pub use glake_vmm::{Config, Defragmented, Mode, StitchPool};
+    pub use glake_vmm::{Config, Defragmented, GraphMemory, Mark, Mode, SharedPool, StitchPool};
 }
 
 /// The README's lines, tested.

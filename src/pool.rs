@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use glake_core::alloc::{AllocError, Allocator, Request};
+use glake_core::alloc::{AllocError, Request};
 use glake_core::driver::{Driver, DriverError, IntoDriver};
 use glake_core::stats::Stats;
 use glake_core::typed::Values;
@@ -13,15 +13,19 @@ use glake_vmm::Defragmented;
 
 use crate::buffer::Buffer;
 use crate::builder::PoolBuilder;
+use crate::capture::Capture;
 use crate::shared::Shared;
 
-/// A pool of a GPU's memory, for many threads and one stream.
+/// A pool of a GPU's memory, for many threads and streams.
+///
+/// Memory that was used on one stream goes to another as soon as the device is done with it, or behind
+/// a wait of that stream for an event; the host never waits. Threads that allocate and free small
+/// buffers (below 256 KiB) on streams of their own do not get in each other's way.
 ///
 /// Clones are handles of one pool, and every [`Buffer`] holds one too. When the last is dropped,
-/// the memory goes back to the device once the stream's work is done; nothing waits for that, and
-/// [`close`](Self::close) does.
-///
-/// A pool serves one stream so far. Give each stream a pool of its own.
+/// the memory goes back to the device once the work of the streams is done; nothing waits for that, and
+/// [`close`](Self::close) does. Tell the pool of streams that are destroyed before it, by
+/// [`stream_ends`](Self::stream_ends).
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
@@ -39,21 +43,22 @@ impl Pool {
         Self { shared: Arc::new(shared), device }
     }
 
-    /// Allocates `len` values of type `T`, used first on `stream`, the pool's. What they are is
-    /// not said. The memory is valid for work enqueued on the stream from now on.
+    /// Allocates `len` values of type `T`, used first on `stream`: the pool's own or any other of the
+    /// device. What they are is not said. The memory is valid for work enqueued on the stream from
+    /// now on.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] with the figures to act on; [`AllocError::ZeroBytes`] for no
-    /// values; [`AllocError::TooLarge`]; [`AllocError::OtherStream`]; [`AllocError::Driver`]. The
+    /// values; [`AllocError::TooLarge`]; [`AllocError::TooManyStreams`]; [`AllocError::Driver`]. The
     /// pool is as before.
     pub fn alloc<T: Pod>(&self, len: usize, stream: StreamId) -> Result<Buffer<T>, AllocError> {
         let bytes = Values::<T>::n_bytes(len).ok_or(AllocError::TooLarge { bytes: u64::MAX })?;
         let align_bytes = Request::MIN_ALIGN_BYTES.max(align_of::<T>() as u64);
-        let allocation = self.shared.allocate(Request::new(bytes, stream).aligned(align_bytes))?;
+        let allocation = self.shared.pool.allocate(Request::new(bytes, stream).aligned(align_bytes))?;
         Ok(Buffer::new(self.clone(), allocation, len))
     }
 
-    /// The stream that the pool's memory is used on. On CUDA the number is the value of the
+    /// The pool's own stream, for programs that need but one. On CUDA the number is the value of the
     /// `CUstream`.
     #[must_use]
     pub fn stream(&self) -> StreamId {
@@ -69,13 +74,13 @@ impl Pool {
     /// The driver.
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {
-        self.shared.driver()
+        &self.shared.driver
     }
 
     /// Figures of this moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.stats()
+        self.shared.pool.stats()
     }
 
     /// The share of the free bytes that no request can get; see [`Stats::fragmentation_ratio`].
@@ -85,21 +90,21 @@ impl Pool {
     }
 
     /// Gives physical memory back to the device until at most `keep_bytes` are reserved or nothing
-    /// more is free, and returns how many bytes went back. Waits for the stream's work so far.
+    /// more is free, and returns how many bytes went back. Waits for the work enqueued so far.
     ///
     /// # Errors
     /// [`AllocError::Driver`]; what was given back until then stays given back.
     pub fn trim(&self, keep_bytes: u64) -> Result<u64, AllocError> {
-        self.shared.with(|pool| pool.trim(keep_bytes))?
+        self.shared.pool.trim(keep_bytes)
     }
 
     /// Moves free memory into one run of addresses and removes mappings that are no longer
-    /// needed. Live memory stays where it is. Waits for the stream's work so far.
+    /// needed. Live memory stays where it is. Waits for the work enqueued so far.
     ///
     /// # Errors
     /// [`AllocError::Driver`]; what was done until then stays done.
     pub fn defragment(&self) -> Result<Defragmented, AllocError> {
-        self.shared.with(glake_vmm::StitchPool::defragment)?
+        self.shared.pool.defragment()
     }
 
     /// The most physical bytes that the pool may hold from now on. If it holds more, it gives back
@@ -109,10 +114,33 @@ impl Pool {
     /// # Errors
     /// [`AllocError::Driver`]; the limit is set all the same.
     pub fn set_limit_bytes(&self, limit_bytes: u64) -> Result<u64, AllocError> {
-        self.shared.with(|pool| pool.set_limit_bytes(limit_bytes))?
+        self.shared.pool.set_limit_bytes(limit_bytes)
     }
 
-    /// Waits for the stream's work so far and gives everything back to the device.
+    /// Tells that `stream` is about to be destroyed. What it used can be used again when its work is
+    /// done, and a later stream of the same name is another one.
+    ///
+    /// A stream that vanishes without this is noticed when it refuses an event. But a new stream that
+    /// gets its name before is taken for it, and would be given memory that the old one still uses.
+    ///
+    /// # Errors
+    /// [`AllocError::Driver`] if no event can be recorded; the pool notices later.
+    pub fn stream_ends(&self, stream: StreamId) -> Result<(), AllocError> {
+        self.shared.pool.stream_ends(stream)
+    }
+
+    /// Sets memory apart for a graph that is captured from `stream`; to be called before the capture
+    /// begins. A graph keeps the addresses that it was captured with, so until its
+    /// [`GraphMemory`](crate::GraphMemory) is given up, nobody else gets what the stream allocates or
+    /// frees until the capture [ends](Capture::end).
+    ///
+    /// # Errors
+    /// [`AllocError::TooManyStreams`].
+    pub fn capture(&self, stream: StreamId) -> Result<Capture, AllocError> {
+        Capture::begin(self, stream)
+    }
+
+    /// Waits for the work enqueued so far and gives everything back to the device.
     ///
     /// # Errors
     /// [`DriverError::InvalidValue`] if buffers or other handles of the pool are alive: this

@@ -1,6 +1,7 @@
 //! The allocator interface: what every pool implements and every adaptor wraps.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::driver::DriverError;
 use crate::stats::Stats;
@@ -62,8 +63,7 @@ pub trait Allocator: fmt::Debug {
     ///
     /// # Errors
     /// [`AllocError::NotAllocated`] for an address that is not the start of a live allocation:
-    /// freed before, inside one, or foreign; [`AllocError::OtherStream`];
-    /// [`AllocError::Poisoned`]. The state is as before.
+    /// freed before, inside one, or foreign; [`AllocError::Poisoned`]. The state is as before.
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError>;
 
     /// Tells that work enqueued on `stream` uses the allocation at `ptr`: a later free takes effect
@@ -108,6 +108,32 @@ impl<T: Allocator + ?Sized> Allocator for Box<T> {
     }
 }
 
+/// A shared allocator that can be used by reference.
+impl<T: fmt::Debug + ?Sized> Allocator for Arc<T>
+where
+    for<'a> &'a T: Allocator,
+{
+    fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
+        (&mut &**self).allocate(request)
+    }
+
+    fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        (&mut &**self).free(ptr, stream)
+    }
+
+    fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
+        (&mut &**self).record_use(ptr, stream)
+    }
+
+    fn trim(&mut self, keep_bytes: u64) -> Result<u64, AllocError> {
+        (&mut &**self).trim(keep_bytes)
+    }
+
+    fn stats(&self) -> Stats {
+        (&&**self).stats()
+    }
+}
+
 /// Why an allocation or a free failed. The allocator is as before the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -141,9 +167,6 @@ pub enum AllocError {
     /// The address is not the start of a live allocation of this allocator.
     #[error("{0} is not the start of a live allocation here: freed before, inside one, or foreign")]
     NotAllocated(DevicePtr),
-    /// The allocator serves another stream.
-    #[error("stream {:#x} is not the pool's stream: give each stream a pool of its own", .0.0)]
-    OtherStream(StreamId),
     /// More streams are in use than the allocator can tell apart.
     #[error("more streams are in use than a pool can tell apart: tell it of those that were destroyed")]
     TooManyStreams,

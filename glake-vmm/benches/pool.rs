@@ -9,10 +9,11 @@
 #![allow(clippy::cast_precision_loss, reason = "a ratio of counts")]
 
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use glake_core::adapt::Locked;
 use glake_core::alloc::{Allocation, Allocator, Request};
 use glake_core::driver::{Driver, StreamOrder};
 use glake_core::sim::{SimConfig, SimDriver};
@@ -20,7 +21,7 @@ use glake_core::trace;
 use glake_core::units::{DeviceId, DevicePtr, StreamId};
 use glake_testkit::replay::{Plan, Pools, Silent, run};
 use glake_testkit::rng::Rng;
-use glake_vmm::{Config, StitchPool};
+use glake_vmm::{Config, SharedPool, StitchPool};
 
 /// Pairs in one batch: so many objects live at a time.
 const BATCH: usize = 256;
@@ -46,7 +47,13 @@ fn shuffled(rng: &mut Rng, n: usize) -> Vec<usize> {
 }
 
 /// Allocates objects of `sizes` and frees them in `order`.
-fn batch(pool: &mut StitchPool, stream: StreamId, sizes: &[u64], order: &[usize], live: &mut [DevicePtr]) {
+fn batch(
+    pool: &mut impl Allocator,
+    stream: StreamId,
+    sizes: &[u64],
+    order: &[usize],
+    live: &mut [DevicePtr],
+) {
     for (ptr, &bytes) in live.iter_mut().zip(sizes) {
         *ptr = pool.allocate(Request::new(bytes, stream)).unwrap().ptr;
     }
@@ -76,6 +83,50 @@ fn small_pairs(c: &mut Criterion) {
     c.bench_function("small pair", |b| {
         b.iter_custom(|n| scaled(n, BATCH, || batch(&mut pool, stream, &sizes, &order, &mut live)));
     });
+}
+
+/// As [`small_pairs`], in each of several threads on a stream of its own: once through a lock of the
+/// whole pool, once through one of each stream. The time of a pair in a thread.
+fn small_pairs_in_threads(c: &mut Criterion) {
+    let mut group = c.benchmark_group("small pair in threads");
+    for n_threads in [1, 2, 8] {
+        let driver = Arc::new(SimConfig::h200(1).memory_bytes(1 << 40).build());
+        let streams: Vec<_> = (0..n_threads).map(|_| driver.create_stream(DeviceId(0)).unwrap()).collect();
+        let locked = Locked::new(StitchPool::new(driver.clone(), Config::new(DeviceId(0))).unwrap());
+        let shared = SharedPool::new(driver, Config::new(DeviceId(0))).unwrap();
+        group.bench_function(BenchmarkId::new("locked", n_threads), |b| {
+            b.iter_custom(|n| in_threads(&streams, n, || &locked));
+        });
+        group.bench_function(BenchmarkId::new("shared", n_threads), |b| {
+            b.iter_custom(|n| in_threads(&streams, n, || &shared));
+        });
+    }
+    group.finish();
+}
+
+/// Makes `n_pairs` pairs in one thread for each stream; from the start of the first to the end of the last.
+fn in_threads<A: Allocator + Send>(streams: &[StreamId], n_pairs: u64, share: impl Fn() -> A) -> Duration {
+    let mut rng = Rng::new(1);
+    let sizes: Vec<u64> = (0..BATCH).map(|_| rng.between(1, 4 * KIB)).collect();
+    let order = shuffled(&mut rng, BATCH);
+    let (sizes, order) = (&sizes, &order);
+    let start_together = Barrier::new(streams.len());
+    let times = std::thread::scope(|scope| {
+        let threads: Vec<_> = streams
+            .iter()
+            .map(|&stream| {
+                let (mut pool, start_together) = (share(), &start_together);
+                scope.spawn(move || {
+                    let mut live = [DevicePtr(0); BATCH];
+                    batch(&mut pool, stream, sizes, order, &mut live);
+                    start_together.wait();
+                    scaled(n_pairs, BATCH, || batch(&mut pool, stream, sizes, order, &mut live))
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).max()
+    });
+    times.unwrap()
 }
 
 /// The same object again and again: what a warm loop of a program does.
@@ -157,6 +208,6 @@ criterion_group! {
         .warm_up_time(Duration::from_secs(1))
         .measurement_time(Duration::from_secs(2))
         .sample_size(30);
-    targets = small_pairs, repeated_pairs, large_pairs, replayed_trace
+    targets = small_pairs, small_pairs_in_threads, repeated_pairs, large_pairs, replayed_trace
 }
 criterion_main!(benches);

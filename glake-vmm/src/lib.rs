@@ -10,8 +10,8 @@
 //! One pool serves all streams of a device. Free bytes remember the stream and the stretch of its work
 //! that used them last, and go to another stream once that is done or behind a wait for an event.
 //!
-//! The pool knows the driver seam ([`glake_core::driver`]) only and takes `&mut self`;
-//! [`Locked`](glake_core::adapt::Locked) shares it between threads.
+//! The pool knows the driver seam ([`glake_core::driver`]) only and takes `&mut self`. [`SharedPool`]
+//! shares it between threads, with a fast path for each stream.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -29,12 +29,14 @@ mod pieces;
 mod plan;
 mod pool;
 mod room;
+mod shared;
 mod sizing;
 mod slots;
 mod small;
 mod spare;
 mod stale;
 mod streams;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -45,5 +47,6 @@ pub use background::Step;
 pub use capture::GraphMemory;
 pub use config::{Config, Mode};
 pub use pool::StitchPool;
+pub use shared::SharedPool;
 pub use streams::Mark;
 pub use trim::Defragmented;

@@ -7,6 +7,8 @@
 //! of every other one it is behind, and each event a copy of its stream's clock.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use glake_core::driver::{Driver, DriverError};
 use glake_core::units::{DeviceId, EventId, StreamId};
@@ -110,14 +112,15 @@ enum State {
 
 /// How a stream is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+pub(crate) struct Key {
     stream: StreamId,
     /// The thread whose stream it is, for the default stream of each thread.
     thread: ThreadToken,
 }
 
 impl Key {
-    fn of(stream: StreamId) -> Self {
+    /// What the calling thread means by `stream`.
+    pub(crate) fn of(stream: StreamId) -> Self {
         // 0 is the legacy default stream, as 1 is.
         let stream = stream.max(StreamId::LEGACY);
         let is_threads = stream == StreamId::PER_THREAD;
@@ -185,6 +188,8 @@ pub(crate) struct Order {
     by_key: BTreeMap<Key, StreamIndex>,
     /// The stream of the latest look-up.
     latest: Option<(Key, StreamIndex)>,
+    /// Rises when a key comes to mean another index, or none: what others remember is void then.
+    names: Arc<AtomicU64>,
     next: Epoch,
     /// Whether bytes were freed that any stream may use.
     is_all_used: bool,
@@ -199,6 +204,7 @@ impl Order {
             streams: Vec::new(),
             by_key: BTreeMap::new(),
             latest: None,
+            names: Arc::default(),
             next: Epoch(1),
             is_all_used: false,
             has_context_events: true,
@@ -210,7 +216,11 @@ impl Order {
 
     /// The stream's index; a stream that was not seen before gets one. `None` if there are too many.
     pub(crate) fn index_of(&mut self, stream: StreamId) -> Option<StreamIndex> {
-        let key = Key::of(stream);
+        self.index_of_key(Key::of(stream))
+    }
+
+    /// As [`index_of`](Self::index_of).
+    pub(crate) fn index_of_key(&mut self, key: Key) -> Option<StreamIndex> {
         if let Some((latest, index)) = self.latest
             && latest == key
         {
@@ -222,6 +232,16 @@ impl Order {
         };
         self.latest = Some((key, index));
         Some(index)
+    }
+
+    /// A number that rises when a stream gets another index.
+    pub(crate) fn names(&self) -> &Arc<AtomicU64> {
+        &self.names
+    }
+
+    fn rename(&mut self) {
+        self.latest = None;
+        self.names.fetch_add(1, Ordering::Release);
     }
 
     fn register(&mut self, key: Key) -> Option<StreamIndex> {
@@ -388,7 +408,7 @@ impl Order {
         let index = self.add(key, State::Captured)?;
         self.streams[index.index()].under = Some(under);
         self.by_key.insert(key, index);
-        self.latest = None;
+        self.rename();
         Some(index)
     }
 
@@ -432,7 +452,7 @@ impl Order {
         } else {
             self.by_key.remove(&key);
         }
-        self.latest = None;
+        self.rename();
     }
 
     /// Refuses what would break a capture that the driver cannot see: of the default stream of
@@ -459,7 +479,7 @@ impl Order {
         if s.state == State::Live {
             s.state = State::Gone;
             self.by_key.remove(&s.key);
-            self.latest = None;
+            self.rename();
         }
     }
 

@@ -17,6 +17,7 @@ use crate::held::{Held, What};
 use crate::homing::Homing;
 use crate::order::{Order, StreamIndex, Tag, Taker, Waiting};
 use crate::room::Found;
+use crate::shared::Figures;
 use crate::sizing::Spent;
 use crate::slots::Slots;
 use crate::small::{SMALL_BYTES, Size};
@@ -55,7 +56,7 @@ pub struct StitchPool {
     /// By stream.
     pub(crate) smalls: Vec<Small>,
     pub(crate) order: Order,
-    /// Other streams that use an allocation, by its offset.
+    /// Streams that were told to use an allocation, by its offset.
     pub(crate) users: HashMap<u64, Users>,
     pub(crate) gone: Gone,
     /// The oldest first.
@@ -66,6 +67,8 @@ pub struct StitchPool {
     /// Where the latest runs were stitched: their first pages, oldest first.
     pub(crate) stitched: VecDeque<usize>,
     pub(crate) counters: Counters,
+    /// What shards serve from pages of this pool, as they reported it last.
+    pub(crate) shards: Figures,
     /// An undo failed: the tables may not say what the driver has mapped.
     pub(crate) is_poisoned: bool,
     /// Somebody calls `step`.
@@ -82,6 +85,14 @@ pub(crate) type Users = SmallVec<[StreamIndex; 2]>;
 pub(crate) enum Last {
     On(StreamIndex),
     Anywhere,
+}
+
+/// A request that was checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admitted {
+    /// Bytes to set aside.
+    pub(crate) rounded: u64,
+    pub(crate) stream: StreamIndex,
 }
 
 /// Running figures for [`Stats`].
@@ -127,6 +138,7 @@ impl StitchPool {
             homing: Homing::new(),
             stitched: VecDeque::new(),
             counters: Counters::default(),
+            shards: Figures::default(),
             is_poisoned: false,
             is_stepped: false,
             is_idle: false,
@@ -154,10 +166,8 @@ impl StitchPool {
             }
             return Ok(at);
         }
-        let found =
-            self.room_for_unit(taker).and_then(|found| Ok((found, self.wait_for(found, PAGE, taker)?)));
-        let found = match found {
-            Ok((found, ())) => found,
+        let found = match self.page_for_unit(taker) {
+            Ok(found) => found,
             Err(error) => return self.allocate_apart(bytes, error, taker),
         };
         self.add_unit(found, taker.stream);
@@ -165,8 +175,15 @@ impl StitchPool {
         self.small(taker.stream).pool.allocate(bytes).map(|(at, _)| at).ok_or(AllocError::Poisoned)
     }
 
+    /// A free page that the taker may have.
+    pub(crate) fn page_for_unit(&mut self, taker: Taker) -> Result<Found, AllocError> {
+        let found = self.room_for_unit(taker)?;
+        self.wait_for(found, PAGE, taker)?;
+        Ok(found)
+    }
+
     /// A small object in any free bytes that hold it, where `error` says that no unit is to be had.
-    fn allocate_apart(
+    pub(crate) fn allocate_apart(
         &mut self,
         requested_bytes: u64,
         error: AllocError,
@@ -215,28 +232,39 @@ impl StitchPool {
     }
 
     /// Serves a request; where that needs a wait that cannot be had, without one.
-    fn serve_or_else(
+    pub(crate) fn serve_or_else<T>(
         &mut self,
-        request: Request,
-        rounded: u64,
         stream: StreamIndex,
-    ) -> Result<u64, AllocError> {
-        let mut served = self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed });
-        if let Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) = served {
-            served = self.serve(request, rounded, Taker { stream, waiting: Waiting::Refused });
-        }
-        match served {
-            Err(AllocError::OutOfMemory(_)) if self.may_waiting_help(stream) => {
-                self.order.synchronize(&*self.driver)?;
-                self.release_held();
-                self.serve(request, rounded, Taker { stream, waiting: Waiting::Allowed })
+        serve: impl Fn(&mut Self, Taker) -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        match serve(self, Taker { stream, waiting: Waiting::Allowed }) {
+            Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) => {
+                serve(self, Taker { stream, waiting: Waiting::Refused })
             }
             served => served,
         }
     }
 
+    /// Serves an admitted request.
+    pub(crate) fn grant(&mut self, request: Request, admitted: Admitted) -> Result<u64, AllocError> {
+        let Admitted { rounded, stream } = admitted;
+        self.serve_or_else(stream, |pool, taker| pool.serve(request, rounded, taker))
+    }
+
+    /// As [`grant`](Self::grant); waits for the device before it says that there is no memory.
+    fn grant_at_last(&mut self, request: Request, admitted: Admitted) -> Result<u64, AllocError> {
+        match self.grant(request, admitted) {
+            Err(AllocError::OutOfMemory(_)) if self.may_waiting_help(admitted.stream) => {
+                self.order.synchronize(&*self.driver)?;
+                self.release_held();
+                self.grant(request, admitted)
+            }
+            granted => granted,
+        }
+    }
+
     /// Whether there is free memory that a request on `stream` can only have when the device is done.
-    fn may_waiting_help(&self, stream: StreamIndex) -> bool {
+    pub(crate) fn may_waiting_help(&self, stream: StreamIndex) -> bool {
         !self.held.is_empty() || self.order.has_unreachable(stream)
     }
 
@@ -260,7 +288,7 @@ impl StitchPool {
     }
 
     /// The tag of bytes of an allocation of `owner` that is freed.
-    fn last_use(&mut self, last: Last, owner: StreamIndex) -> Tag {
+    pub(crate) fn last_use(&mut self, last: Last, owner: StreamIndex) -> Tag {
         match last {
             _ if self.order.is_captured(owner) => self.order.tag(owner),
             Last::On(stream) if self.order.is_captured(stream) => self.order.tag(stream),
@@ -270,7 +298,7 @@ impl StitchPool {
     }
 
     /// The index of a stream.
-    fn index_of(&mut self, stream: StreamId) -> Result<StreamIndex, AllocError> {
+    pub(crate) fn index_of(&mut self, stream: StreamId) -> Result<StreamIndex, AllocError> {
         if let Some(index) = self.order.index_of(stream) {
             return Ok(index);
         }
@@ -281,7 +309,7 @@ impl StitchPool {
     }
 
     /// Counts a failure of a request for `bytes`, which is what its report speaks of.
-    fn failed(&mut self, mut error: AllocError, bytes: u64) -> AllocError {
+    pub(crate) fn failed(&mut self, mut error: AllocError, bytes: u64) -> AllocError {
         self.counters.n_failures += 1;
         if let AllocError::OutOfMemory(report) = &mut error {
             report.requested_bytes = bytes;
@@ -367,47 +395,53 @@ impl StitchPool {
         self.slots.n_home_pages() * PAGE
     }
 
-    /// Checks a request and returns the bytes to set aside.
-    fn check(&self, request: Request) -> Result<u64, AllocError> {
-        let Request { bytes, align_bytes, .. } = request;
-        if self.is_poisoned {
-            return Err(AllocError::Poisoned);
-        }
-        if bytes == 0 {
-            return Err(AllocError::ZeroBytes);
-        }
-        if !align_bytes.is_power_of_two() || align_bytes > PAGE {
-            return Err(AllocError::BadAlignment { align_bytes });
-        }
-        let rounded = bytes.checked_next_multiple_of(GRANULE_BYTES);
-        rounded.filter(|&n| n <= self.arena.bytes / 2).ok_or(AllocError::TooLarge { bytes })
+    /// Checks a request.
+    pub(crate) fn admit(&mut self, request: Request) -> Result<Admitted, AllocError> {
+        self.check_sound()?;
+        let rounded = checked(request, self.arena)?;
+        let stream = self.index_of(request.stream)?;
+        Ok(Admitted { rounded, stream })
+    }
+
+    /// Counts a request that was served.
+    pub(crate) fn count(&mut self, bytes: u64, rounded: u64) {
+        let c = &mut self.counters;
+        c.n_allocations += 1;
+        c.requested_bytes += bytes;
+        c.allocated_bytes += rounded;
+        self.spent.n_ops += 1;
+        self.note_peaks();
+    }
+
+    pub(crate) fn note_peaks(&mut self) {
+        let (requested, allocated) = (self.requested_bytes(), self.allocated_bytes());
+        let c = &mut self.counters;
+        c.peak_requested_bytes = c.peak_requested_bytes.max(requested);
+        c.peak_allocated_bytes = c.peak_allocated_bytes.max(allocated);
+    }
+
+    fn requested_bytes(&self) -> u64 {
+        self.counters.requested_bytes + self.shards.requested_bytes
+    }
+
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.counters.allocated_bytes + self.shards.allocated_bytes
     }
 
     /// Checks an address to be freed and returns its offset in the arena.
     pub(crate) fn check_free(&self, ptr: DevicePtr) -> Result<u64, AllocError> {
-        if self.is_poisoned {
-            return Err(AllocError::Poisoned);
-        }
-        if !self.arena.contains(AddressRange::new(ptr, 1)) {
-            return Err(AllocError::NotAllocated(ptr));
-        }
-        Ok(ptr - self.arena.start)
+        self.check_sound()?;
+        offset_in(self.arena, ptr)
     }
 }
 
 impl Allocator for StitchPool {
     fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
-        let rounded = self.check(request)?;
+        let admitted = self.admit(request)?;
         let Request { bytes, stream, .. } = request;
-        let index = self.index_of(stream)?;
-        let at = self.serve_or_else(request, rounded, index).map_err(|error| self.failed(error, bytes))?;
-        let c = &mut self.counters;
-        c.n_allocations += 1;
-        c.requested_bytes += bytes;
-        c.allocated_bytes += rounded;
-        c.peak_requested_bytes = c.peak_requested_bytes.max(c.requested_bytes);
-        c.peak_allocated_bytes = c.peak_allocated_bytes.max(c.allocated_bytes);
-        self.spent.n_ops += 1;
+        let granted = self.grant_at_last(request, admitted);
+        let at = granted.map_err(|error| self.failed(error, bytes))?;
+        self.count(bytes, admitted.rounded);
         Ok(Allocation { ptr: self.arena.start + at, bytes, stream })
     }
 
@@ -423,6 +457,7 @@ impl Allocator for StitchPool {
             return Err(AllocError::NotAllocated(ptr));
         }
         let user = self.index_of(stream)?;
+        // The owner counts, too: the memory may be freed on another stream, which is then not enough.
         let users = self.users.entry(at).or_default();
         if !users.contains(&user) {
             users.push(user);
@@ -436,9 +471,11 @@ impl Allocator for StitchPool {
 
     fn stats(&self) -> Stats {
         let c = &self.counters;
+        let n_allocations = c.n_allocations + self.shards.n_allocations;
+        let n_frees = c.n_frees + self.shards.n_frees;
         Stats {
-            requested_bytes: c.requested_bytes,
-            allocated_bytes: c.allocated_bytes,
+            requested_bytes: self.requested_bytes(),
+            allocated_bytes: self.allocated_bytes(),
             reserved_bytes: self.physical_bytes(),
             peak_requested_bytes: c.peak_requested_bytes,
             peak_allocated_bytes: c.peak_allocated_bytes,
@@ -447,9 +484,9 @@ impl Allocator for StitchPool {
             largest_free_bytes: self.blocks.largest_bytes(),
             stale_bytes: self.slots.n_stale_pages() * PAGE,
             hole_bytes: self.slots.n_hole_pages() * PAGE,
-            n_live: c.n_allocations - c.n_frees,
-            n_allocations: c.n_allocations,
-            n_frees: c.n_frees,
+            n_live: n_allocations - n_frees,
+            n_allocations,
+            n_frees,
             n_misses: c.n_misses,
             n_stitches: c.n_stitches,
             stitched_bytes: c.stitched_bytes,
@@ -457,6 +494,25 @@ impl Allocator for StitchPool {
             n_failures: c.n_failures,
         }
     }
+}
+
+/// Checks a request against an arena and returns the bytes to set aside.
+pub(crate) fn checked(request: Request, arena: AddressRange) -> Result<u64, AllocError> {
+    let Request { bytes, align_bytes, .. } = request;
+    if bytes == 0 {
+        return Err(AllocError::ZeroBytes);
+    }
+    if !align_bytes.is_power_of_two() || align_bytes > PAGE {
+        return Err(AllocError::BadAlignment { align_bytes });
+    }
+    let rounded = bytes.checked_next_multiple_of(GRANULE_BYTES);
+    rounded.filter(|&n| n <= arena.bytes / 2).ok_or(AllocError::TooLarge { bytes })
+}
+
+/// The offset of an address in an arena.
+pub(crate) fn offset_in(arena: AddressRange, ptr: DevicePtr) -> Result<u64, AllocError> {
+    let is_inside = arena.contains(AddressRange::new(ptr, 1));
+    if is_inside { Ok(ptr - arena.start) } else { Err(AllocError::NotAllocated(ptr)) }
 }
 
 /// Addresses for a device of `device_bytes`: so many that holes are seldom filled for lack of

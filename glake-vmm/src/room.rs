@@ -260,7 +260,7 @@ impl StitchPool {
     /// Free bytes behind a wait that spoil no whole free handle, where `found` does and much is spoilt
     /// already: a wait for recorded work costs less than memory.
     fn unspoiling_fit(&self, found: Found, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
-        let free_bytes = self.physical_bytes() - self.counters.allocated_bytes;
+        let free_bytes = self.physical_bytes().saturating_sub(self.allocated_bytes());
         let spoilt_bytes = free_bytes.saturating_sub(self.blocks.clean_bytes());
         let may_matter = !self.order.is_single() && spoilt_bytes * SPOILT_SHARE > self.physical_bytes();
         if !may_matter || align_bytes > GRANULE_BYTES || self.spoiled(found.0, found.1, bytes) <= N_FORGIVEN {
@@ -497,7 +497,7 @@ impl StitchPool {
     fn out_of_memory(&self, requested_bytes: u64) -> AllocError {
         AllocError::OutOfMemory(Box::new(OutOfMemory {
             requested_bytes,
-            free_bytes: self.physical_bytes() - self.counters.allocated_bytes,
+            free_bytes: self.physical_bytes() - self.allocated_bytes(),
             largest_free_bytes: self.blocks.largest_bytes(),
             stitchable_bytes: self.blocks.clean_bytes(),
             reserved_bytes: self.physical_bytes(),

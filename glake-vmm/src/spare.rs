@@ -26,14 +26,19 @@ pub(crate) struct UnitName {
 const UNIT_BITS: u32 = 32 - MAX_STREAMS.trailing_zeros();
 
 impl UnitName {
-    fn pack(self) -> u32 {
+    /// The name as a number: not 0, as no unit is of all streams.
+    pub(crate) fn pack(self) -> u32 {
         index(self.stream.index()) << UNIT_BITS | self.unit
+    }
+
+    pub(crate) fn unpack(name: u32) -> Self {
+        let stream = StreamIndex::from_index((name >> UNIT_BITS) as usize);
+        Self { stream, unit: name & ((1 << UNIT_BITS) - 1) }
     }
 
     /// The unit in a slot, if there is one.
     pub(crate) fn of_slot(unit: u32) -> Option<Self> {
-        let stream = StreamIndex::from_index((unit >> UNIT_BITS) as usize);
-        (unit != NONE).then_some(Self { stream, unit: unit & ((1 << UNIT_BITS) - 1) })
+        (unit != NONE).then(|| Self::unpack(unit))
     }
 }
 

@@ -73,6 +73,11 @@ impl StitchPool {
     /// [`AllocError::Driver`] if the device is lost; the driver keeps what it could not give
     /// back and tries again when it is dropped.
     pub fn close(mut self) -> Result<(), AllocError> {
+        self.finish()
+    }
+
+    /// Waits for the device, so that a drop gives everything back at once.
+    pub(crate) fn finish(&mut self) -> Result<(), AllocError> {
         let waited = self.wait_for_all();
         self.is_idle = waited.is_ok();
         waited
@@ -165,7 +170,7 @@ impl StitchPool {
 
     /// Blocks until the device is done with all work enqueued so far; what was held for it is free
     /// then.
-    fn wait_for_all(&mut self) -> Result<(), AllocError> {
+    pub(crate) fn wait_for_all(&mut self) -> Result<(), AllocError> {
         self.collect_graphs();
         self.order.synchronize(&*self.driver)?;
         if !self.held.is_empty() {

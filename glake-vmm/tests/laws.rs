@@ -14,7 +14,7 @@ use glake_testkit::program::Subject;
 use glake_testkit::program::streams::{DEVICE, MEMORY_BYTES, Machine};
 use glake_testkit::spy::Spy;
 use glake_testkit::{allocator_laws, stream_laws};
-use glake_vmm::{Config, Mode, StitchPool};
+use glake_vmm::{Config, Mode, SharedPool, StitchPool};
 
 /// What is left on the device: little, so that programs are often at exhaustion.
 const ROOM_BYTES: u64 = 3 << 30;
@@ -24,23 +24,30 @@ const LAG: Completion = Completion::Lag(20_000_000);
 fn over(
     completion: Completion,
     set: fn(Config) -> Config,
-    adapt: fn(StitchPool) -> Box<dyn Allocator>,
+    make: fn(Arc<Spy>, Config) -> Box<dyn Allocator>,
 ) -> Subject {
     let sim = SimConfig::h200(1).completion(completion).build();
     let others_bytes = sim.memory_info(DeviceId(0)).unwrap().free_bytes - ROOM_BYTES;
     sim.create(DeviceId(0), others_bytes / PAGE_BYTES * PAGE_BYTES).unwrap();
     let spy = Spy::new(Arc::new(sim));
     let stream = spy.create_stream(DeviceId(0)).unwrap();
-    let pool = StitchPool::new(spy.clone(), set(Config::new(DeviceId(0)))).unwrap();
-    Subject { allocator: adapt(pool), stream, spy: Some(spy) }
+    Subject { allocator: make(spy.clone(), set(Config::new(DeviceId(0)))), stream, spy: Some(spy) }
+}
+
+fn stitching(spy: Arc<Spy>, config: Config) -> StitchPool {
+    StitchPool::new(spy, config).unwrap()
+}
+
+fn sharing(spy: Arc<Spy>, config: Config) -> Box<dyn Allocator> {
+    Box::new(SharedPool::new(spy, config).unwrap())
 }
 
 fn alone(completion: Completion, set: fn(Config) -> Config) -> Subject {
-    over(completion, set, |pool| Box::new(pool))
+    over(completion, set, |spy, config| Box::new(stitching(spy, config)))
 }
 
-fn behind(adapt: fn(StitchPool) -> Box<dyn Allocator>) -> Subject {
-    over(Completion::Immediate, |config| config, adapt)
+fn behind(make: fn(Arc<Spy>, Config) -> Box<dyn Allocator>) -> Subject {
+    over(Completion::Immediate, |config| config, make)
 }
 
 fn default() -> Subject {
@@ -68,19 +75,33 @@ fn stitching_late() -> Subject {
 }
 
 fn locked() -> Subject {
-    behind(|pool| Box::new(Arc::new(Locked::new(pool))))
+    behind(|spy, config| Box::new(Arc::new(Locked::new(stitching(spy, config)))))
 }
 
 fn limited() -> Subject {
-    behind(|pool| Box::new(Limited::new(pool, u64::MAX)))
+    behind(|spy, config| Box::new(Limited::new(stitching(spy, config), u64::MAX)))
 }
 
 fn recorded() -> Subject {
-    behind(|pool| Box::new(Recorded::new(pool, Writer::new(io::sink()), Box::new(|| 0))))
+    behind(|spy, config| {
+        Box::new(Recorded::new(stitching(spy, config), Writer::new(io::sink()), Box::new(|| 0)))
+    })
 }
 
 fn tagged() -> Subject {
-    behind(|pool| Box::new(Tagged::new(pool)))
+    behind(|spy, config| Box::new(Tagged::new(stitching(spy, config))))
+}
+
+fn shared() -> Subject {
+    behind(|spy, config| Box::new(Arc::new(SharedPool::new(spy, config).unwrap())))
+}
+
+fn shared_limited() -> Subject {
+    over(Completion::Manual, |config| config.limit_bytes(LIMIT_BYTES), sharing)
+}
+
+fn shared_lagging() -> Subject {
+    over(LAG, |config| config.mode(Mode::Compact), sharing)
 }
 
 allocator_laws!(default_laws, default);
@@ -108,3 +129,6 @@ fn compact_streams(completion: Completion) -> Machine {
 
 stream_laws!(default_stream_laws, default_streams);
 stream_laws!(compact_stream_laws, compact_streams);
+allocator_laws!(shared_laws, shared);
+allocator_laws!(shared_limited_laws, shared_limited);
+allocator_laws!(shared_lagging_laws, shared_lagging);

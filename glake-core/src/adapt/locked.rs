@@ -1,6 +1,6 @@
 //! One allocator for many threads.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::alloc::{AllocError, Allocation, Allocator, Request};
 use crate::stats::Stats;
@@ -118,4 +118,4 @@ macro_rules! share {
     )*};
 }
 
-share!(Locked<A>, &Locked<A>, Arc<Locked<A>>);
+share!(Locked<A>, &Locked<A>);
