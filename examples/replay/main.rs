@@ -24,6 +24,7 @@ mod picture;
 mod policy;
 mod report;
 mod session;
+mod time;
 
 use args::{Args, Device, Streams, Synthetic};
 use session::{Beside, Replayed, Setup};

@@ -8,13 +8,12 @@ use glake_core::driver::{Call, Driver, DriverError, Ledger};
 use glake_core::sim::{Completion, SimConfig, SimDriver};
 use glake_core::units::{DeviceId, PAGE_BYTES, StreamId};
 use glake_testkit::oracle::Oracle;
-use glake_testkit::replay::{
-    Both, Budget, Bytes, Check, Cost, Measure, Observed, Outcome, Plan, Pools, Sample, Silent, Watch, run,
-};
+use glake_testkit::replay::{Both, Budget, Bytes, Check, Cost, Measure, Outcome, Plan, Sample, Silent, run};
 use glake_testkit::spy::Spy;
 
 use crate::figures::{Checked, CheckedBytes, Figures};
 use crate::policy::{Make, Mode, Policy};
+use crate::time::Time;
 
 /// How to replay.
 #[derive(Clone, Copy, Debug)]
@@ -272,32 +271,5 @@ fn checked(oracle: &Oracle) -> Checked {
         overlaps: findings.n_overlaps,
         unmapped: findings.n_unmapped,
         moved: findings.n_moved,
-    }
-}
-
-/// Keeps a simulated clock on the trace's time. Driver calls take their part of it: the clock is ahead
-/// only where they take longer than the program did.
-#[derive(Debug)]
-pub struct Time<'a> {
-    sim: Arc<SimDriver>,
-    plan: &'a Plan,
-    /// What the clock says at time 0 of the trace.
-    began_ns: u64,
-}
-
-impl<'a> Time<'a> {
-    /// Time 0 of the trace is now.
-    pub fn new(sim: Arc<SimDriver>, plan: &'a Plan) -> Self {
-        let began_ns = sim.now_ns();
-        Self { sim, plan, began_ns }
-    }
-}
-
-impl Watch for Time<'_> {
-    fn see(&mut self, step: usize, _: &Pools, observed: Observed<'_>) {
-        if let Observed::Allocating(_) | Observed::Freeing(_) = observed {
-            let at_ns = self.began_ns + self.plan.at_us[step] * 1000;
-            self.sim.advance(at_ns.saturating_sub(self.sim.now_ns()));
-        }
     }
 }

@@ -203,7 +203,8 @@ pub trait StreamOrder: Debug + Send + Sync {
     /// Whether work enqueued on `stream` goes into a graph instead of the device.
     ///
     /// # Errors
-    /// [`DriverError::UnknownStream`].
+    /// [`DriverError::UnknownStream`]; [`DriverError::Capturing`] where CUDA does not tell of the legacy
+    /// stream because a stream that synchronises with it is captured.
     fn is_capturing(&self, stream: StreamId) -> Result<bool>;
 
     /// Forgets an event. Never blocks; an unknown event is ignored.

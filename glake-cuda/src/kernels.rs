@@ -39,7 +39,15 @@ impl Kernels {
     pub(crate) fn load() -> Result<Self> {
         let ptx = CStr::from_bytes_with_nul(PTX.as_bytes()).unwrap_or_default();
         let module = kernel::load(ptx)?;
-        // SAFETY: the module was loaded above and is not unloaded here.
+        Self::find_all(module).inspect_err(|_| {
+            // SAFETY: the module was loaded above, and nobody knows it. The first error tells more.
+            let _ = unsafe { kernel::unload(module) };
+        })
+    }
+
+    /// Looks all names of the module up, which is loaded.
+    fn find_all(module: Module) -> Result<Self> {
+        // SAFETY: the module was loaded by the caller and is not unloaded meanwhile.
         let find = |name| unsafe { kernel::function(module, name) };
         Ok(Self {
             module,

@@ -29,6 +29,8 @@ macro_rules! allocator_laws {
             a_second_free_is_refused
             a_foreign_free_is_refused
             a_free_inside_an_allocation_is_refused
+            a_use_on_its_own_stream_changes_nothing
+            a_use_of_what_is_not_allocated_is_refused
             alignments_are_kept
             exhaustion_is_reported_and_survived
             freed_memory_is_used_again
@@ -140,6 +142,35 @@ pub fn a_free_inside_an_allocation_is_refused(make: Make) {
         let rounded = bytes.next_multiple_of(512);
         free_refused(&mut subject, allocation.ptr + rounded);
         subject.allocator.free(allocation.ptr, subject.stream).unwrap();
+    }
+}
+
+/// A use on the stream of the allocation is known anyway.
+pub fn a_use_on_its_own_stream_changes_nothing(make: Make) {
+    let mut subject = make();
+    for bytes in [1, 5000, 1 << 20, 7 << 20] {
+        let allocation = allocate(&mut subject, bytes);
+        let before = subject.allocator.stats();
+        subject.allocator.record_use(allocation.ptr, subject.stream).unwrap();
+        assert_eq!(subject.allocator.stats(), before);
+        subject.allocator.free(allocation.ptr, subject.stream).unwrap();
+        allocate(&mut subject, bytes);
+        assert_eq!(subject.allocator.stats().reserved_bytes, before.reserved_bytes, "{bytes} once more");
+    }
+}
+
+/// A use of an address that is not the start of a live allocation is [`AllocError::NotAllocated`].
+pub fn a_use_of_what_is_not_allocated_is_refused(make: Make) {
+    let mut subject = make();
+    for bytes in [2000, 1 << 20, 5 << 20, 64 << 20] {
+        let allocation = allocate(&mut subject, bytes);
+        for ptr in [DevicePtr(0), DevicePtr(512), allocation.ptr + 1, allocation.ptr + 512] {
+            let error = subject.allocator.record_use(ptr, subject.stream).unwrap_err();
+            assert_eq!(error, AllocError::NotAllocated(ptr));
+        }
+        subject.allocator.free(allocation.ptr, subject.stream).unwrap();
+        let error = subject.allocator.record_use(allocation.ptr, subject.stream).unwrap_err();
+        assert_eq!(error, AllocError::NotAllocated(allocation.ptr));
     }
 }
 

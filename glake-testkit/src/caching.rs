@@ -118,13 +118,13 @@ impl Caching {
                 break;
             }
             if !synchronized.contains(&pool.stream) {
-                let event = self.driver.record(pool.stream)?;
+                let event = self.record(pool.stream)?;
                 let waited = self.driver.synchronize(event);
                 self.driver.forget(event);
                 waited?;
                 synchronized.push(pool.stream);
             }
-            self.segments[&range.start].destroy(&*self.driver)?;
+            self.segments[&range.start].destroy(&*self.driver, self.device)?;
             self.segments.remove(&range.start);
             self.blocks.remove_segment(block);
             self.stats.reserved_bytes -= range.bytes;
@@ -133,11 +133,19 @@ impl Caching {
         Ok(released)
     }
 
+    /// An event behind the work of a stream; where it was destroyed, behind all work of the device.
+    fn record(&self, stream: StreamId) -> Result<EventId, DriverError> {
+        match self.driver.record(stream) {
+            Err(DriverError::UnknownStream(_)) => self.driver.record_all(self.device),
+            recorded => recorded,
+        }
+    }
+
     /// An event on each stream.
     fn record_each(&self, streams: &[StreamId]) -> Result<Vec<EventId>, DriverError> {
         let mut events = Vec::new();
         for &stream in streams {
-            match self.driver.record(stream) {
+            match self.record(stream) {
                 Ok(event) => events.push(event),
                 Err(error) => {
                     self.forget(events);
@@ -280,7 +288,7 @@ impl Allocator for Caching {
 impl Drop for Caching {
     fn drop(&mut self) {
         for segment in self.segments.values() {
-            let _ = segment.destroy(&*self.driver);
+            let _ = segment.destroy(&*self.driver, self.device);
         }
     }
 }

@@ -12,6 +12,8 @@ use crate::oracle::{Findings, Oracle};
 use crate::rng::Rng;
 use crate::spy::Spy;
 
+pub mod streams;
+
 /// The largest request of a program.
 pub const MAX_BYTES: u64 = 64 << 30;
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::free_index::{By, FreeIndex, Indexed, Links};
 use crate::order::{StreamIndex, Tag};
-use crate::pieces::{List, Pieces};
+use crate::pieces::{List, Pieces, Window};
 use crate::slots::Slots;
 use crate::units::{NONE, PAGE, index, page_of, page_start};
 
@@ -128,7 +128,14 @@ impl Blocks {
         self.pieces.iter(self.get(block).pieces)
     }
 
+    /// The tags of the pieces that `bytes` bytes at `at` of a free block touch.
+    pub(crate) fn tags_in(&self, block: u32, at: u64, bytes: u64) -> Window<'_> {
+        let b = self.get(block);
+        self.pieces.window(b.pieces, b.bytes, at - b.start..at - b.start + bytes)
+    }
+
     /// The pieces of a free block from the last on.
+    #[cfg(test)]
     pub(crate) fn pieces_back(&self, block: u32) -> impl Iterator<Item = (u64, Tag)> + '_ {
         self.pieces.iter_back(self.get(block).pieces)
     }

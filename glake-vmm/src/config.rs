@@ -11,6 +11,10 @@ pub enum Mode {
     Default,
     /// Handles of one page: the least waste, more driver time.
     Compact,
+    /// Handles stay where they are, so that no memory is ever seen at two addresses: for programs
+    /// whose kernels overlap on one stream (programmatic dependent launch) or talk to each other
+    /// while they run. Free memory that is cut up is given back and created anew instead.
+    Pinned,
 }
 
 /// Configuration of a [`StitchPool`](crate::StitchPool).
@@ -26,13 +30,22 @@ pub struct Config {
     pub(crate) mode: Mode,
     pub(crate) limit_bytes: u64,
     pub(crate) stitch_above_bytes: u64,
+    pub(crate) headroom_bytes: u64,
+    pub(crate) leave_bytes: u64,
 }
 
 impl Config {
     /// A pool on `device`, in default mode without a limit.
     #[must_use]
     pub fn new(device: DeviceId) -> Self {
-        Self { device, mode: Mode::Default, limit_bytes: u64::MAX, stitch_above_bytes: 0 }
+        Self {
+            device,
+            mode: Mode::Default,
+            limit_bytes: u64::MAX,
+            stitch_above_bytes: 0,
+            headroom_bytes: 0,
+            leave_bytes: 0,
+        }
     }
 
     /// Sets the mode.
@@ -52,5 +65,19 @@ impl Config {
     #[must_use]
     pub fn stitch_above_bytes(self, bytes: u64) -> Self {
         Self { stitch_above_bytes: bytes, ..self }
+    }
+
+    /// How many free bytes background work keeps ready at the end of the pool, so that a request
+    /// seldom waits for the driver to create memory. 0, the default, creates only what is asked for.
+    #[must_use]
+    pub fn headroom_bytes(self, bytes: u64) -> Self {
+        Self { headroom_bytes: bytes, ..self }
+    }
+
+    /// How many free bytes background work leaves to others on the device, by giving back what is
+    /// free in the pool. 0, the default, gives nothing back unasked.
+    #[must_use]
+    pub fn leave_bytes(self, bytes: u64) -> Self {
+        Self { leave_bytes: bytes, ..self }
     }
 }

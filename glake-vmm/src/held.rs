@@ -33,7 +33,7 @@ impl StitchPool {
     pub(crate) fn release_held(&mut self) {
         for _ in 0..self.held.len() {
             let Some(held) = self.held.pop_front() else { break };
-            if self.is_over(&held) { self.let_go(held.what) } else { self.held.push_back(held) }
+            if self.is_over(&held) { self.let_go(&held) } else { self.held.push_back(held) }
         }
     }
 
@@ -49,7 +49,7 @@ impl StitchPool {
     pub(crate) fn release_oldest_held(&mut self) {
         while self.held.front().is_some_and(|held| self.is_over(held)) {
             let Some(held) = self.held.pop_front() else { break };
-            self.let_go(held.what);
+            self.let_go(&held);
         }
     }
 
@@ -61,9 +61,13 @@ impl StitchPool {
         held.after.iter().all(|&tag| self.order.is_ready(owner, tag))
     }
 
-    fn let_go(&mut self, what: What) {
-        match what {
-            What::Block(block, tag) => self.release(block, tag),
+    fn let_go(&mut self, held: &Held) {
+        match held.what {
+            What::Block(block, tag) => {
+                // Events from before the waits are not behind the uses.
+                let are_done = held.after.iter().all(|&tag| self.order.is_done(tag));
+                self.release(block, if are_done { tag } else { self.order.tag(tag.stream) });
+            }
             What::Small(stream, spot) => self.free_spot(stream, spot),
         }
     }

@@ -95,7 +95,7 @@ impl StitchPool {
     /// Whether a graph may use a byte of the home of a free handle.
     fn is_graphs(&self, home: &Range<usize>) -> bool {
         let block = self.blocks.holding(home.start, &self.slots);
-        let mut tags = self.tags_in(block, page_start(home.start), home.len() as u64 * PAGE);
+        let mut tags = self.blocks.tags_in(block, page_start(home.start), home.len() as u64 * PAGE);
         tags.any(|tag| self.order.is_graphs(tag))
     }
 

@@ -14,6 +14,7 @@
 //! shares it between threads, with a fast path for each stream.
 #![forbid(unsafe_code)]
 
+mod background;
 mod blocks;
 mod capture;
 #[cfg(test)]
@@ -42,6 +43,7 @@ mod thread;
 mod trim;
 mod units;
 
+pub use background::Step;
 pub use capture::GraphMemory;
 pub use config::{Config, Mode};
 pub use pool::StitchPool;

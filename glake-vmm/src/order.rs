@@ -157,6 +157,8 @@ struct Stream {
     freed_bytes: u64,
     /// What the stream was before its capture, which is not over.
     under: Option<StreamIndex>,
+    /// A mark from before this says nothing about its epochs: a graph was launched until then.
+    launched_until: Epoch,
 }
 
 impl Stream {
@@ -189,8 +191,8 @@ pub(crate) struct Order {
     /// Rises when a key comes to mean another index, or none: what others remember is void then.
     names: Arc<AtomicU64>,
     next: Epoch,
-    /// Whether there is but one stream, and nothing was freed without.
-    is_single: bool,
+    /// Whether bytes were freed that any stream may use.
+    is_all_used: bool,
     /// Whether the driver has events behind all work of a context, as far as is known.
     has_context_events: bool,
 }
@@ -204,7 +206,7 @@ impl Order {
             latest: None,
             names: Arc::default(),
             next: Epoch(1),
-            is_single: true,
+            is_all_used: false,
             has_context_events: true,
         };
         let everything = Key { stream: EVERYTHING, thread: ThreadToken::ANY };
@@ -245,7 +247,6 @@ impl Order {
     fn register(&mut self, key: Key) -> Option<StreamIndex> {
         let index = self.add(key, State::Live)?;
         self.by_key.insert(key, index);
-        self.is_single = self.streams.len() <= 2;
         Some(index)
     }
 
@@ -267,6 +268,7 @@ impl Order {
             clock: Vec::new(),
             freed_bytes: 0,
             under: None,
+            launched_until: Epoch(0),
         };
         if vacant.is_some() {
             self.streams[i] = stream;
@@ -278,12 +280,17 @@ impl Order {
 
     /// Whether there is but one stream, which owns everything.
     pub(crate) fn is_single(&self) -> bool {
-        self.is_single
+        self.streams.len() <= 2 && !self.is_all_used
+    }
+
+    /// Streams that were seen and are not known to be gone.
+    pub(crate) fn n_streams(&self) -> usize {
+        self.by_key.len()
     }
 
     /// The tag of bytes that any work enqueued until now may have used.
     pub(crate) fn tag_of_all(&mut self) -> Tag {
-        self.is_single = false;
+        self.is_all_used = true;
         self.tag(StreamIndex::ALL)
     }
 
@@ -333,10 +340,11 @@ impl Order {
         self.streams.get(tag.stream.index()).is_some_and(|s| s.state == State::Captured)
     }
 
-    /// Whether both are the default streams of threads, but not of the same.
-    pub(crate) fn is_other_threads(&self, a: StreamIndex, b: StreamIndex) -> bool {
-        let (a, b) = (self.streams[a.index()].key, self.streams[b.index()].key);
-        a.thread != b.thread && a.stream == b.stream
+    /// Whether both have the same name but are not the same: the default streams of two threads, or
+    /// one that ended and one that was made since.
+    pub(crate) fn are_namesakes(&self, a: StreamIndex, b: StreamIndex) -> bool {
+        let name = |index: StreamIndex| self.streams[index.index()].key.stream;
+        a != b && name(a) == name(b)
     }
 
     /// Whether there may be bytes that `stream` cannot even wait for.
@@ -345,14 +353,20 @@ impl Order {
     }
 
     /// Ends the open epoch of `stream` with an event behind all work enqueued so far. Where the
-    /// stream takes none, being another thread's or gone, one of the whole context does.
+    /// stream takes none, being another thread's or gone, one of the whole context does. What was
+    /// captured has no end.
     pub(crate) fn close_epoch(
         &mut self,
         stream: StreamIndex,
         driver: &dyn Driver,
     ) -> Result<(), DriverError> {
         let s = &self.streams[stream.index()];
-        let is_direct = stream != StreamIndex::ALL && s.state == State::Live && s.key.is_here();
+        let is_named = s.state == State::Live && stream != StreamIndex::ALL;
+        let is_captured_now = is_named && self.by_key.get(&s.key) != Some(&stream);
+        if s.state == State::Captured || is_captured_now {
+            return Err(DriverError::Capturing(s.key.stream));
+        }
+        let is_direct = is_named && s.key.is_here();
         let recorded = if is_direct { driver.record(s.key.stream) } else { self.record_all(driver) };
         let event = match recorded {
             Err(DriverError::UnknownStream(_)) if is_direct => {
@@ -379,6 +393,7 @@ impl Order {
 
     /// Ends a stream that is about to be destroyed, behind a last event.
     pub(crate) fn end(&mut self, stream: StreamId, driver: &dyn Driver) -> Result<(), DriverError> {
+        self.end_capture(stream);
         let Some(&index) = self.by_key.get(&Key::of(stream)) else { return Ok(()) };
         let event = driver.record(stream)?;
         self.lose(index);
@@ -394,17 +409,13 @@ impl Order {
         self.streams[index.index()].under = Some(under);
         self.by_key.insert(key, index);
         self.rename();
-        self.is_single = false;
         Some(index)
     }
 
     /// Gives a stream the index back that it had before its capture.
     pub(crate) fn end_capture(&mut self, stream: StreamId) {
-        let key = Key::of(stream);
-        let Some(index) = self.by_key.get_mut(&key) else { return };
-        if let Some(under) = self.streams[index.index()].under.take() {
-            *index = under;
-            self.rename();
+        if let Some(&index) = self.by_key.get(&Key::of(stream)) {
+            self.leave_capture(index);
         }
     }
 
@@ -412,7 +423,9 @@ impl Order {
     /// again.
     pub(crate) fn uncapture(&mut self, stream: StreamIndex, driver: &dyn Driver) {
         self.leave_capture(stream);
-        self.streams[stream.index()].state = State::Gone;
+        let s = &mut self.streams[stream.index()];
+        (s.state, s.launched_until) = (State::Gone, self.next);
+        self.next.0 += 1;
         // Without an event it is done when the device is.
         let _ = self.close_epoch(stream, driver);
     }
@@ -428,15 +441,31 @@ impl Order {
         s.done_below = Epoch(u64::MAX);
     }
 
-    /// Ends a capture that its graph has not outlived.
+    /// Ends a capture, if it is not over.
     fn leave_capture(&mut self, index: StreamIndex) {
-        if let Some(under) = self.streams[index.index()].under.take() {
-            self.by_key.insert(self.streams[index.index()].key, under);
-            self.rename();
+        let key = self.streams[index.index()].key;
+        let Some(under) = self.streams[index.index()].under.take() else { return };
+        let before = &self.streams[under.index()];
+        // It may have been destroyed meanwhile, and its index be another's.
+        if before.key == key && before.state == State::Live {
+            self.by_key.insert(key, under);
+        } else {
+            self.by_key.remove(&key);
+        }
+        self.rename();
+    }
+
+    /// Refuses what would break a capture that the driver cannot see: of the default stream of
+    /// another thread.
+    fn spare_captures(&self) -> Result<(), DriverError> {
+        match self.streams.iter().find(|s| s.under.is_some() && !s.key.is_here()) {
+            Some(s) => Err(DriverError::Capturing(s.key.stream)),
+            None => Ok(()),
         }
     }
 
     fn record_all(&mut self, driver: &dyn Driver) -> Result<EventId, DriverError> {
+        self.spare_captures()?;
         let recorded = driver.record_all(self.device);
         if let Err(DriverError::NotSupported(_)) = recorded {
             self.has_context_events = false;
@@ -562,6 +591,7 @@ impl Order {
     }
 
     fn synchronize_all(&mut self, driver: &dyn Driver) -> Result<(), DriverError> {
+        self.spare_captures()?;
         let mark = self.mark();
         driver.synchronize_all(self.device)?;
         self.pass_mark(mark, driver);
@@ -580,7 +610,8 @@ impl Order {
 
     /// Notes that the device is done with everything that was enqueued before the mark.
     pub(crate) fn pass_mark(&mut self, mark: Epoch, driver: &dyn Driver) {
-        for s in self.streams.iter_mut().filter(|s| s.state != State::Captured) {
+        let is_over = |s: &&mut Stream| s.state != State::Captured && s.launched_until <= mark;
+        for s in self.streams.iter_mut().filter(is_over) {
             while s.events.front().is_some_and(|closed| closed.epoch < mark) {
                 if let Some(closed) = s.events.pop_front() {
                     driver.forget(closed.event);
@@ -617,7 +648,7 @@ impl Order {
     /// Whether stream `i` may have work that matters to the pool and takes events.
     fn is_used(&self, i: usize) -> bool {
         let s = &self.streams[i];
-        let is_unused = i == StreamIndex::ALL.index() && s.freed_bytes == 0;
+        let is_unused = i == StreamIndex::ALL.index() && !self.is_all_used;
         !is_unused && !matches!(s.state, State::Captured | State::Vacant)
     }
 }

@@ -3,6 +3,8 @@
 //! Pieces know their length, not their address, so they move with their handles as they are.
 //! Neighbours of one stream are one piece, with the newer epoch.
 
+use std::ops::Range;
+
 use crate::order::Tag;
 use crate::units::{NONE, index};
 
@@ -64,10 +66,23 @@ impl Pieces {
     }
 
     /// The pieces from the last on.
+    #[cfg(test)]
     pub(crate) fn iter_back(&self, list: List) -> impl Iterator<Item = (u64, Tag)> + '_ {
         let node = |at: u32| (at != NONE).then(|| &self.pieces[at as usize]);
         std::iter::successors(node(list.last), move |piece| node(piece.prev))
             .map(|piece| (piece.bytes, piece.tag))
+    }
+
+    /// The tags of the pieces that touch `window`, bytes of a list of `bytes` bytes: from the end of
+    /// the list that is nearer.
+    pub(crate) fn window(&self, list: List, bytes: u64, window: Range<u64>) -> Window<'_> {
+        let is_low = window.start <= bytes - window.end;
+        let (piece, before, until) = if is_low {
+            (list.first, window.start, window.end)
+        } else {
+            (list.last, bytes - window.end, bytes - window.start)
+        };
+        Window { pieces: &self.pieces, piece, is_low, at: 0, before, until }
     }
 
     /// The tag of all bytes, if they have the same.
@@ -142,6 +157,33 @@ impl Pieces {
         }
         let last = if p.next == NONE { upper } else { list.last };
         (List { first: list.first, last: piece }, List { first: upper, last })
+    }
+}
+
+/// The tags of some pieces. Distances are from the end that it starts at.
+#[derive(Debug)]
+pub(crate) struct Window<'a> {
+    pieces: &'a [Piece],
+    piece: u32,
+    is_low: bool,
+    at: u64,
+    before: u64,
+    until: u64,
+}
+
+impl Iterator for Window<'_> {
+    type Item = Tag;
+
+    fn next(&mut self) -> Option<Tag> {
+        while self.at < self.until {
+            let piece = &self.pieces[self.piece as usize];
+            self.at += piece.bytes;
+            self.piece = if self.is_low { piece.next } else { piece.prev };
+            if self.at > self.before {
+                return Some(piece.tag);
+            }
+        }
+        None
     }
 }
 

@@ -71,6 +71,8 @@ pub struct StitchPool {
     pub(crate) shards: Figures,
     /// An undo failed: the tables may not say what the driver has mapped.
     pub(crate) is_poisoned: bool,
+    /// Somebody calls `step`.
+    pub(crate) is_stepped: bool,
     /// The device is done with everything, and nothing more will be enqueued.
     pub(crate) is_idle: bool,
 }
@@ -138,6 +140,7 @@ impl StitchPool {
             counters: Counters::default(),
             shards: Figures::default(),
             is_poisoned: false,
+            is_stepped: false,
             is_idle: false,
         })
     }
@@ -275,24 +278,34 @@ impl StitchPool {
         Ok(())
     }
 
-    /// The stream on which the allocation at `at` was allocated.
-    fn owner_of(&self, at: u64) -> Option<StreamIndex> {
+    /// Whether an allocation starts at `at`.
+    fn is_live(&self, at: u64) -> bool {
         if let Some(UnitName { stream, unit }) = UnitName::of_slot(self.slots.slot(page_of(at)).unit) {
-            return self.smalls[stream.index()].pool.find(unit, at % PAGE).map(|_| stream);
+            return self.smalls[stream.index()].pool.find(unit, at % PAGE).is_some();
         }
-        match self.blocks.get(self.blocks.starting_at(at, &self.slots)?).kind {
-            Kind::Live { owner, .. } => Some(owner),
-            _ => None,
-        }
+        let block = self.blocks.starting_at(at, &self.slots);
+        block.is_some_and(|block| matches!(self.blocks.get(block).kind, Kind::Live { .. }))
     }
 
     /// The tag of bytes of an allocation of `owner` that is freed.
     pub(crate) fn last_use(&mut self, last: Last, owner: StreamIndex) -> Tag {
         match last {
             _ if self.order.is_captured(owner) => self.order.tag(owner),
-            Last::On(stream) if !self.order.is_other_threads(owner, stream) => self.order.tag(stream),
+            Last::On(stream) if self.order.is_captured(stream) => self.order.tag(stream),
+            Last::On(stream) if !self.order.are_namesakes(owner, stream) => self.order.tag(stream),
             Last::On(_) | Last::Anywhere => self.order.tag_of_all(),
         }
+    }
+
+    /// The index of a stream.
+    pub(crate) fn index_of(&mut self, stream: StreamId) -> Result<StreamIndex, AllocError> {
+        if let Some(index) = self.order.index_of(stream) {
+            return Ok(index);
+        }
+        // Some that ended may be done by now.
+        self.collect_graphs();
+        self.order.poll(&*self.driver);
+        self.order.index_of(stream).ok_or(AllocError::TooManyStreams)
     }
 
     /// Counts a failure of a request for `bytes`, which is what its report speaks of.
@@ -314,49 +327,74 @@ impl StitchPool {
         size
     }
 
-    /// What streams were told to use the allocation at `at` for until now; nothing is known of it
-    /// any more.
-    fn take_users(&mut self, at: u64) -> Uses {
-        let users = if self.users.is_empty() { None } else { self.users.remove(&at) };
-        users.into_iter().flatten().map(|user| self.order.tag(user)).collect()
-    }
-
     fn free_small(&mut self, name: UnitName, at: u64, last: Last) -> Option<Size> {
         let UnitName { stream, unit } = name;
         let pool = &self.smalls[stream.index()].pool;
         let spot = pool.find(unit, at % PAGE)?;
         let size = pool.size(spot);
         let tag = self.last_use(last, stream);
-        let mut after = self.take_users(at);
-        after.push(tag);
-        after.retain(|use_| !self.order.is_ready(stream, *use_));
-        if after.is_empty() {
-            self.free_spot(stream, spot);
-        } else {
-            self.smalls[stream.index()].pool.hold(spot);
-            self.hold(What::Small(stream, spot), after);
+        let users = self.take_users(at);
+        match self.foreign_uses(users, (last, tag), stream, stream) {
+            None => self.free_spot(stream, spot),
+            Some(after) => {
+                self.smalls[stream.index()].pool.hold(spot);
+                self.hold(What::Small(stream, spot), after);
+            }
         }
         Some(size)
     }
 
     fn free_large(&mut self, at: u64, last: Last) -> Option<Size> {
         let block = self.blocks.starting_at(at, &self.slots)?;
-        let b = *self.blocks.get(block);
+        let b = self.blocks.get(block);
         let Kind::Live { requested_bytes, owner } = b.kind else { return None };
+        let allocated_bytes = b.bytes;
         let tag = self.last_use(last, owner);
-        let mut after = self.take_users(at);
-        after.retain(|use_| !self.order.is_ready(tag.stream, *use_));
-        if after.is_empty() {
-            self.release(block, tag);
-        } else {
-            for use_ in &after {
-                self.order.note_freed(use_.stream, b.bytes, &*self.driver);
+        let users = self.take_users(at);
+        match self.foreign_uses(users, (last, tag), owner, tag.stream) {
+            None => self.release(block, tag),
+            Some(after) => {
+                for use_ in &after {
+                    self.order.note_freed(use_.stream, allocated_bytes, &*self.driver);
+                }
+                self.blocks.set_held(block);
+                self.hold(What::Block(block, tag), after);
             }
-            self.blocks.set_held(block);
-            self.hold(What::Block(block, tag), after);
         }
-        self.order.note_freed(tag.stream, b.bytes, &*self.driver);
-        Some(Size { requested_bytes, allocated_bytes: b.bytes })
+        self.order.note_freed(tag.stream, allocated_bytes, &*self.driver);
+        Some(Size { requested_bytes, allocated_bytes })
+    }
+
+    /// What was told of the users of the allocation at `at`; nothing is known of them any more.
+    fn take_users(&mut self, at: u64) -> Users {
+        if self.users.is_empty() { Users::new() } else { self.users.remove(&at).unwrap_or_default() }
+    }
+
+    /// Uses of an allocation of `owner`, freed as `last` says, that `taker` is not behind: `None` where
+    /// it can have the bytes at once.
+    pub(crate) fn foreign_uses(
+        &mut self,
+        users: Users,
+        (last, tag): (Last, Tag),
+        owner: StreamIndex,
+        taker: StreamIndex,
+    ) -> Option<Uses> {
+        let is_graphs = self.order.is_graphs(tag);
+        if users.is_empty() && tag.stream == taker && !is_graphs {
+            return None;
+        }
+        let mut uses: Uses = users.into_iter().map(|user| self.order.tag(user)).collect();
+        uses.push(tag);
+        if is_graphs {
+            // The graph may be gone before other work is done.
+            uses.push(self.order.tag(owner));
+            uses.push(match last {
+                Last::On(stream) => self.order.tag(stream),
+                Last::Anywhere => self.order.tag_of_all(),
+            });
+        }
+        uses.retain(|use_| !self.order.is_ready(taker, *use_));
+        (!uses.is_empty()).then_some(uses)
     }
 
     pub(crate) fn physical_bytes(&self) -> u64 {
@@ -367,7 +405,7 @@ impl StitchPool {
     pub(crate) fn admit(&mut self, request: Request) -> Result<Admitted, AllocError> {
         self.check_sound()?;
         let rounded = checked(request, self.arena)?;
-        let stream = self.order.index_of(request.stream).ok_or(AllocError::TooManyStreams)?;
+        let stream = self.index_of(request.stream)?;
         Ok(Admitted { rounded, stream })
     }
 
@@ -415,15 +453,16 @@ impl Allocator for StitchPool {
 
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         let at = self.check_free(ptr)?;
-        let stream = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+        let stream = self.index_of(stream)?;
         self.freed(ptr, at, Last::On(stream))
     }
 
     fn record_use(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         let at = self.check_free(ptr)?;
-        let user = self.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
-        self.owner_of(at).ok_or(AllocError::NotAllocated(ptr))?;
-        // The owner counts, too: the memory may be freed on another stream, which is then not enough.
+        if !self.is_live(at) {
+            return Err(AllocError::NotAllocated(ptr));
+        }
+        let user = self.index_of(stream)?;
         let users = self.users.entry(at).or_default();
         if !users.contains(&user) {
             users.push(user);

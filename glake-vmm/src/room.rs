@@ -13,7 +13,7 @@ use crate::config::Mode;
 use crate::order::{Readiness, Tag, Taker};
 use crate::plan::{Plan, Planner};
 use crate::pool::StitchPool;
-use crate::sizing::{Growth, few_mappings, handle_sizes, single_pages};
+use crate::sizing::{Among, Growth, few_mappings, handle_sizes, single_pages};
 use crate::units::{GRANULE_BYTES, PAGE, page_of, page_start};
 
 /// How many free blocks a search looks at before it takes one that is long enough wherever it
@@ -28,6 +28,10 @@ const N_FORGIVEN: usize = 1;
 
 /// Free blocks that are looked at for one that a fit does not spoil.
 const N_FITS: usize = 4;
+
+/// Free bytes outside of whole free handles, as a share of the physical memory (one of so many), above
+/// which a request rather waits for another stream than spoils more.
+const SPOILT_SHARE: u64 = 80;
 
 /// Stale mappings may take this many times the addresses of the physical memory.
 const STALE_RATIO: u64 = 2;
@@ -64,11 +68,23 @@ impl StitchPool {
         let b = self.blocks.get(block);
         let high_start = b.end() - bytes;
         let is_low_ready = self.is_ready(block, b.start, bytes, taker);
-        let low = is_low_ready.then(|| self.lost_at_low_end(b, bytes));
+        let clean = b.clean_pages();
+        if is_low_ready && clean.len() <= N_FORGIVEN {
+            return Some((0, b.start));
+        }
+        let low = || {
+            let first = first_handle_from(b.start + bytes, &self.slots).min(clean.end);
+            first.saturating_sub(clean.start).saturating_sub(N_FORGIVEN)
+        };
+        let low = is_low_ready.then(low);
         if low == Some(0) {
             return Some((0, b.start));
         }
-        let high = self.is_ready(block, high_start, bytes, taker).then(|| self.lost_at_high_end(b, bytes));
+        let high = || {
+            let behind = last_handle_until(high_start, &self.slots).max(clean.start);
+            clean.end.saturating_sub(behind).saturating_sub(N_FORGIVEN)
+        };
+        let high = self.is_ready(block, high_start, bytes, taker).then(high);
         match (low, high) {
             (Some(low), Some(high)) if high < low => Some((high, high_start)),
             (Some(low), _) => Some((low, b.start)),
@@ -76,51 +92,10 @@ impl StitchPool {
         }
     }
 
-    fn lost_at_low_end(&self, b: &Block, bytes: u64) -> usize {
-        let clean = b.clean_pages();
-        if clean.len() <= N_FORGIVEN {
-            return 0;
-        }
-        let first = first_handle_from(b.start + bytes, &self.slots).min(clean.end);
-        (first - clean.start).saturating_sub(N_FORGIVEN)
-    }
-
-    fn lost_at_high_end(&self, b: &Block, bytes: u64) -> usize {
-        let clean = b.clean_pages();
-        if clean.len() <= N_FORGIVEN {
-            return 0;
-        }
-        let behind = last_handle_until(b.end() - bytes, &self.slots).max(clean.start);
-        (clean.end - behind).saturating_sub(N_FORGIVEN)
-    }
-
-    /// The tags of the pieces that `bytes` bytes at `at` of a free block touch.
-    pub(crate) fn tags_in(&self, block: u32, at: u64, bytes: u64) -> impl Iterator<Item = Tag> + '_ {
-        let b = self.blocks.get(block);
-        let is_low = at - b.start <= b.end() - at;
-        let low = is_low.then(|| {
-            self.blocks.pieces(block).scan(b.start, |from, (n, tag)| {
-                let here = *from;
-                *from += n;
-                Some((here, *from, tag))
-            })
-        });
-        let high = (!is_low).then(|| {
-            self.blocks.pieces_back(block).scan(b.end(), |to, (n, tag)| {
-                let here = *to;
-                *to -= n;
-                Some((*to, here, tag))
-            })
-        });
-        let low = low.into_iter().flatten().take_while(move |&(from, _, _)| from < at + bytes);
-        let high = high.into_iter().flatten().take_while(move |&(_, to, _)| to > at);
-        low.chain(high).filter(move |&(from, to, _)| from < at + bytes && to > at).map(|(_, _, tag)| tag)
-    }
-
     /// Whether the taker may have `bytes` bytes at `at` of a free block as they are.
     fn is_ready(&self, block: u32, at: u64, bytes: u64, taker: Taker) -> bool {
         self.order.is_single()
-            || self.tags_in(block, at, bytes).all(|tag| self.order.is_ready(taker.stream, tag))
+            || self.blocks.tags_in(block, at, bytes).all(|tag| self.order.is_ready(taker.stream, tag))
     }
 
     /// What stands between the taker and `bytes` bytes at `at` of a free block.
@@ -128,7 +103,7 @@ impl StitchPool {
         if self.order.is_single() {
             return Readiness::Ready;
         }
-        let tags = self.tags_in(block, at, bytes);
+        let tags = self.blocks.tags_in(block, at, bytes);
         tags.map(|tag| self.order.readiness(taker, tag)).max().unwrap_or(Readiness::Ready)
     }
 
@@ -139,7 +114,7 @@ impl StitchPool {
         }
         let (block, at) = found;
         let mut unmet: SmallVec<[Tag; 4]> = SmallVec::new();
-        for tag in self.tags_in(block, at, bytes) {
+        for tag in self.blocks.tags_in(block, at, bytes) {
             if !self.order.is_ready(taker.stream, tag) {
                 match unmet.iter_mut().find(|other| other.stream == tag.stream) {
                     Some(other) => *other = (*other).max(tag),
@@ -206,24 +181,34 @@ impl StitchPool {
         behind.saturating_sub(first).saturating_sub(page_of(bytes))
     }
 
-    /// Free bytes behind the oldest work, of those that start with a piece.
+    /// Free bytes behind a wait: where the fewest whole free handles are spoiled, behind the oldest
+    /// work.
     fn oldest_fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
-        let mut best: Option<(Readiness, Found)> = None;
+        let mut best: Option<((bool, usize, Readiness), Found)> = None;
         let (mut n_runs, mut n_pieces) = (0, 0);
         self.blocks.at_least(bytes, |block| {
             n_runs += 1;
             let b = self.blocks.get(block);
-            let mut at = b.start;
+            let mut from = b.start;
             for (length, _) in self.blocks.pieces(block) {
                 n_pieces += 1;
-                let start = at.next_multiple_of(align_bytes);
-                at += length;
-                if start + bytes > b.end() || n_pieces > N_PIECES {
-                    break;
+                let places = self.places(&(from..b.end()), bytes, align_bytes);
+                from += length;
+                for at in places {
+                    let readiness = self.readiness(block, at, bytes, taker);
+                    let is_open = match readiness {
+                        Readiness::Never => continue,
+                        Readiness::Ready => false,
+                        Readiness::Behind { is_open, .. } => is_open,
+                    };
+                    let n_lost = self.spoiled(block, at, bytes).saturating_sub(N_FORGIVEN);
+                    let key = (is_open, n_lost, readiness);
+                    if best.is_none_or(|(least, _)| key < least) {
+                        best = Some((key, (block, at)));
+                    }
                 }
-                let readiness = self.readiness(block, start, bytes, taker);
-                if readiness != Readiness::Never && best.is_none_or(|(oldest, _)| readiness < oldest) {
-                    best = Some((readiness, (block, start)));
+                if n_pieces > N_PIECES {
+                    break;
                 }
             }
             (n_runs == N_RUNS || n_pieces > N_PIECES).then_some(())
@@ -265,10 +250,39 @@ impl StitchPool {
         taker: Taker,
     ) -> Result<Found, AllocError> {
         let found = self.fit(bytes, align_bytes, taker);
+        let found = found.map(|found| self.unspoiling_fit(found, bytes, align_bytes, taker).unwrap_or(found));
         match found.or_else(|| self.fit_among_streams(bytes, align_bytes, taker)) {
             Some(found) => Ok(found),
             None => self.make_room(bytes, align_bytes, taker),
         }
+    }
+
+    /// Free bytes behind a wait that spoil no whole free handle, where `found` does and much is spoilt
+    /// already: a wait for recorded work costs less than memory.
+    fn unspoiling_fit(&self, found: Found, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
+        let free_bytes = self.physical_bytes() - self.counters.allocated_bytes;
+        let spoilt_bytes = free_bytes.saturating_sub(self.blocks.clean_bytes());
+        let may_matter = !self.order.is_single() && spoilt_bytes * SPOILT_SHARE > self.physical_bytes();
+        if !may_matter || align_bytes > GRANULE_BYTES || self.spoiled(found.0, found.1, bytes) <= N_FORGIVEN {
+            return None;
+        }
+        let mut oldest: Option<(Readiness, Found)> = None;
+        let mut n_seen = 0;
+        self.blocks.at_least(bytes, |block| {
+            n_seen += 1;
+            let b = self.blocks.get(block);
+            for at in [b.start, b.end() - bytes] {
+                let readiness = self.readiness(block, at, bytes, taker);
+                let is_recorded =
+                    matches!(readiness, Readiness::Ready | Readiness::Behind { is_open: false, .. });
+                let is_older = oldest.is_none_or(|(oldest, _)| readiness < oldest);
+                if is_recorded && is_older && self.spoiled(block, at, bytes) <= N_FORGIVEN {
+                    oldest = Some((readiness, (block, at)));
+                }
+            }
+            (n_seen == 2 * N_FITS).then_some(())
+        });
+        oldest.map(|(_, found)| found)
     }
 
     /// Free bytes that other streams used: those that are ready by now, or else behind a wait.
@@ -361,12 +375,17 @@ impl StitchPool {
     }
 
     fn stitch_or_grow(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> Result<(), AllocError> {
-        let may_grow_only = self.physical_bytes() < self.config.stitch_above_bytes;
-        if may_grow_only {
+        let is_pinned = self.config.mode == Mode::Pinned;
+        if is_pinned || self.physical_bytes() < self.config.stitch_above_bytes {
             let grown = self.try_room(bytes, align_bytes, Stitching::Never, taker);
             if grown.is_ok() || self.is_poisoned {
                 return grown;
             }
+        }
+        if is_pinned {
+            // What is free but cut up becomes new memory.
+            self.trim_to(self.physical_bytes().saturating_sub(bytes.next_multiple_of(PAGE)))?;
+            return self.try_room(bytes, align_bytes, Stitching::Never, taker);
         }
         self.try_room(bytes, align_bytes, Stitching::Always, taker)
     }
@@ -417,7 +436,8 @@ impl StitchPool {
         }
         let n_moved = plan.donors.iter().map(|d| self.slots.homes_in(d.pages.clone()).count()).sum();
         let growth = Growth { n_pages: plan.pages.len(), n_missing: plan.n_missing, n_moved };
-        handle_sizes(growth, self.spent).collect()
+        let among = if self.order.n_streams() <= 1 { Among::One } else { Among::Several };
+        handle_sizes(growth, self.spent, among).collect()
     }
 
     /// A plan for a place that is fast to clear, if there is one, or else for any.
@@ -463,20 +483,15 @@ impl StitchPool {
     /// Unmaps at most `n_most` of the oldest stale mappings while there are too many. A failure
     /// leaves them for later.
     fn reap(&mut self, n_most: usize) {
-        for _ in 0..n_most {
-            if self.slots.n_stale_pages() <= STALE_RATIO * self.slots.n_home_pages() {
-                break;
-            }
-            let Some(oldest) = self.stale.oldest() else { break };
-            let (page, uses) = (oldest.page, oldest.uses.clone());
-            let has_passed = uses.iter().all(|&tag| {
-                self.order.ensure_event(tag, &*self.driver).is_ok()
-                    && self.order.has_passed(tag, &*self.driver)
-            });
-            if !has_passed || self.unmap_stale(page).is_err() {
-                break;
-            }
+        if !self.is_stepped {
+            let _ =
+                (0..n_most).try_for_each(|_| if self.unmap_oldest() == Ok(true) { Some(()) } else { None });
         }
+    }
+
+    /// Whether stale mappings take too many addresses.
+    pub(crate) fn has_much_stale(&self) -> bool {
+        self.slots.n_stale_pages() > STALE_RATIO * self.slots.n_home_pages()
     }
 
     fn out_of_memory(&self, requested_bytes: u64) -> AllocError {

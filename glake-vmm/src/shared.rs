@@ -156,7 +156,7 @@ impl SharedPool {
             return Ok(index);
         }
         self.central(|pool| {
-            let index = pool.order.index_of(stream).ok_or(AllocError::TooManyStreams)?;
+            let index = pool.index_of(stream)?;
             lookup::remember(self.token, self.names.load(Ordering::Acquire), stream, index);
             Ok(index)
         })

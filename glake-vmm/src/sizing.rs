@@ -7,10 +7,6 @@
 //! its weights, comes in big handles, what changes every step later on in small ones. Counting
 //! operations instead of time keeps addresses the same from run to run.
 
-/// Smallest handle in pages, unless less is missing.
-const MIN_PAGES: usize = 2;
-/// Biggest handle in pages.
-const MAX_PAGES: usize = 4;
 /// Handles that a pool may touch whatever it has served.
 const INITIAL_HANDLES: u64 = 1024;
 /// Allocations and frees for one handle more.
@@ -50,13 +46,37 @@ pub(crate) struct Growth {
     pub(crate) n_moved: usize,
 }
 
+/// How many streams take turns in the pool's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    One,
+    /// What one of them leaves is often not ready for the others, so that more handles are partly
+    /// used at a time.
+    Several,
+}
+
+impl Among {
+    /// Pages of the smallest handle, unless less is missing, and of the biggest.
+    const fn pages(self) -> (usize, usize) {
+        match self {
+            Self::One => (2, 4),
+            Self::Several => (1, 2),
+        }
+    }
+}
+
 /// Sizes in pages of the handles to create.
-pub(crate) fn handle_sizes(growth: Growth, spent: Spent) -> impl Iterator<Item = usize> + Clone {
+pub(crate) fn handle_sizes(
+    growth: Growth,
+    spent: Spent,
+    among: Among,
+) -> impl Iterator<Item = usize> + Clone {
     let left = (INITIAL_HANDLES + spent.n_ops / OPS_PER_HANDLE).saturating_sub(spent.n_handles) / SHARE;
     let taken_ns = growth.n_moved * MOVE_NS + few_mappings(growth.n_pages) * UNMAP_NS;
     let at_once = (AT_LEAST_NS + growth.n_pages * PAGE_NS).saturating_sub(taken_ns) / CREATE_NS;
     let n_handles = at_once.min(usize::try_from(left).unwrap_or(usize::MAX)).max(1);
-    pieces(growth.n_missing, growth.n_missing.div_ceil(n_handles).clamp(MIN_PAGES, MAX_PAGES))
+    let (least, most) = among.pages();
+    pieces(growth.n_missing, growth.n_missing.div_ceil(n_handles).clamp(least, most))
 }
 
 /// `n_pages` in handles of one page.
@@ -74,7 +94,7 @@ mod tests {
     use super::*;
 
     fn sizes(n_missing: usize, n_moved: usize, spent: Spent) -> Vec<usize> {
-        handle_sizes(Growth { n_pages: n_missing, n_missing, n_moved }, spent).collect()
+        handle_sizes(Growth { n_pages: n_missing, n_missing, n_moved }, spent, Among::One).collect()
     }
 
     #[test]

@@ -9,6 +9,7 @@
     reason = "tests panic to fail, and speak of ranges of pages"
 )]
 
+mod background;
 mod closing;
 mod completeness;
 mod faults;
@@ -17,3 +18,4 @@ mod planner;
 mod programs;
 mod reports;
 mod rig;
+mod streams;

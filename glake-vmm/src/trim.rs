@@ -6,6 +6,7 @@ use glake_core::alloc::AllocError;
 use glake_core::driver::{DriverError, Retired};
 
 use crate::blocks::{first_handle_from, last_handle_until};
+use crate::config::Mode;
 use crate::order::{StreamIndex, Taker, Waiting};
 use crate::pool::StitchPool;
 use crate::units::PAGE;
@@ -86,10 +87,16 @@ impl StitchPool {
         self.check_sound()?;
         self.give_up_spares();
         let before = self.physical_bytes();
-        if before <= keep_bytes || self.blocks.clean_bytes() == 0 {
+        if before <= keep_bytes || (self.blocks.clean_bytes() == 0 && self.held.is_empty()) {
             return Ok(0);
         }
         self.wait_for_all()?;
+        self.give_back_idle(keep_bytes)?;
+        Ok(before - self.physical_bytes())
+    }
+
+    /// Gives back handles that nobody uses until `keep_bytes` are left.
+    pub(crate) fn give_back_idle(&mut self, keep_bytes: u64) -> Result<(), AllocError> {
         let mut stale: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for mapping in self.stale.iter() {
             stale.entry(mapping.handle).or_default().push(mapping.page);
@@ -100,7 +107,7 @@ impl StitchPool {
             }
             self.give_back(handle, &stale.remove(&handle).unwrap_or_default())?;
         }
-        Ok(before - self.physical_bytes())
+        Ok(())
     }
 
     /// Whole free handles that the device is done with, at every address: of the largest free blocks
@@ -123,7 +130,7 @@ impl StitchPool {
 
     /// Joins the whole free handles of all blocks behind the last home.
     fn gather_all(&mut self) -> Result<(), AllocError> {
-        if self.blocks.by_clean().nth(1).is_none() {
+        if self.config.mode == Mode::Pinned || self.blocks.by_clean().nth(1).is_none() {
             return Ok(());
         }
         let (tail, tail_clean) = match self.blocks.free_before(self.slots.end(), &self.slots) {
@@ -161,11 +168,17 @@ impl StitchPool {
         Ok(())
     }
 
-    /// Blocks until the device is done with all work enqueued so far.
+    /// Blocks until the device is done with all work enqueued so far; what was held for it is free
+    /// then.
     pub(crate) fn wait_for_all(&mut self) -> Result<(), AllocError> {
         self.collect_graphs();
         self.order.synchronize(&*self.driver)?;
-        self.release_held();
+        if !self.held.is_empty() {
+            self.release_held();
+            self.give_up_spares();
+            // What they become may bear the tag of now.
+            self.order.synchronize(&*self.driver)?;
+        }
         Ok(())
     }
 
@@ -177,6 +190,7 @@ impl StitchPool {
 /// Hands everything to the driver, which gives it back once the stream's work so far is done.
 impl Drop for StitchPool {
     fn drop(&mut self) {
+        self.collect_graphs();
         let after = if self.is_idle { Ok(Vec::new()) } else { self.order.last_events(&*self.driver) };
         let after = match after {
             Ok(events) => events,

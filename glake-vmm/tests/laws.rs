@@ -10,9 +10,10 @@ use glake_core::driver::{StreamOrder, VirtualMemory};
 use glake_core::sim::{Completion, SimConfig};
 use glake_core::trace::Writer;
 use glake_core::units::{DeviceId, PAGE_BYTES};
-use glake_testkit::allocator_laws;
 use glake_testkit::program::Subject;
+use glake_testkit::program::streams::{DEVICE, MEMORY_BYTES, Machine};
 use glake_testkit::spy::Spy;
+use glake_testkit::{allocator_laws, stream_laws};
 use glake_vmm::{Config, Mode, SharedPool, StitchPool};
 
 /// What is left on the device: little, so that programs are often at exhaustion.
@@ -116,3 +117,23 @@ allocator_laws!(tagged_laws, tagged);
 allocator_laws!(shared_laws, shared);
 allocator_laws!(shared_limited_laws, shared_limited);
 allocator_laws!(shared_lagging_laws, shared_lagging);
+
+fn machine(completion: Completion, set: fn(Config) -> Config) -> Machine {
+    Machine::new(completion, |spy| Box::new(StitchPool::new(spy, set(Config::new(DEVICE))).unwrap()))
+}
+
+fn default_streams(completion: Completion) -> Machine {
+    machine(completion, |config| config)
+}
+
+fn compact_streams(completion: Completion) -> Machine {
+    machine(completion, |config| config.mode(Mode::Compact).limit_bytes(MEMORY_BYTES / 4 * 3 + 1))
+}
+
+fn shared_streams(completion: Completion) -> Machine {
+    Machine::new(completion, |spy| Box::new(SharedPool::new(spy, Config::new(DEVICE)).unwrap()))
+}
+
+stream_laws!(default_stream_laws, default_streams);
+stream_laws!(shared_stream_laws, shared_streams);
+stream_laws!(compact_stream_laws, compact_streams);

@@ -25,10 +25,13 @@ mod figures;
 mod policy;
 #[path = "../../examples/replay/session.rs"]
 mod session;
+#[path = "../../examples/replay/time.rs"]
+mod time;
 
 use figures::{Checked, CheckedBytes, Figures};
 use policy::{Mode, Policy};
-use session::{Beside, Setup, Time};
+use session::{Beside, Setup};
+use time::Time;
 
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/figures.txt");

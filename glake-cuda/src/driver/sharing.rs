@@ -53,18 +53,21 @@ impl Shared {
         let granule = self.granularity_bytes;
         let room = bytes.checked_add(granule).ok_or(FOREIGN)?;
         let trial = AddressRange::new(vmm::reserve(room, granule)?, room);
-        let fits = fits(AddressRange::new(trial.start, bytes), raw);
-        let longer = fits && self::fits(trial, raw);
+        let fits = fits(AddressRange::new(trial.start, bytes), raw)?;
+        let longer = fits && self::fits(trial, raw)?;
         // SAFETY: the reservation is ours, and what was mapped in it is unmapped again.
         unsafe { vmm::unreserve(trial) }?;
         if fits && !longer { Ok(()) } else { Err(FOREIGN) }
     }
 }
 
-/// Whether a handle can be mapped at a range of just that length, free and ours.
-fn fits(range: AddressRange, raw: u64) -> bool {
+/// Whether a handle can be mapped at a range of just that length, free and ours. An error if it
+/// cannot be unmapped again: then the range stays as it is until the process ends.
+fn fits(range: AddressRange, raw: u64) -> Result<bool> {
     // SAFETY: the callers reserve the range and own the handle; a wrong length is refused.
-    let fits = unsafe { vmm::map(range, raw) }.is_ok();
+    if unsafe { vmm::map(range, raw) }.is_err() {
+        return Ok(false);
+    }
     // SAFETY: mapped just now, without access, so that nothing can use it.
-    fits && unsafe { vmm::unmap(range) }.is_ok()
+    unsafe { vmm::unmap(range) }.map(|()| true)
 }

@@ -21,15 +21,26 @@ impl Segment {
             let _ = driver.unreserve(range);
             return Err(error);
         }
-        driver.set_access(range, &[device], Access::ReadWrite).inspect_err(|_| {
-            let _ = segment.destroy(driver);
+        segment.open(driver, device).inspect_err(|_| {
+            let _ = segment.destroy(driver, device);
         })?;
         Ok(segment)
     }
 
-    pub(super) fn destroy(self, driver: &dyn Driver) -> Result<()> {
+    fn open(self, driver: &dyn Driver, device: DeviceId) -> Result<()> {
+        driver.set_access(self.range, &[device], Access::ReadWrite)
+    }
+
+    /// Gives the memory back, or leaves the segment as it is.
+    pub(super) fn destroy(self, driver: &dyn Driver, device: DeviceId) -> Result<()> {
         driver.unmap(self.range)?;
-        driver.release(self.handle)?;
-        driver.unreserve(self.range)
+        if let Err(error) = driver.release(self.handle) {
+            driver.map(self.range.start, self.handle)?;
+            self.open(driver, device)?;
+            return Err(error);
+        }
+        // Addresses that cannot be given back are lost, and nothing else.
+        let _ = driver.unreserve(self.range);
+        Ok(())
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Order {
     /// The queue that a stream's id means now, for a thread where each has one.
     by_id: HashMap<(StreamId, Option<ThreadId>), Queue>,
     captures: HashMap<Queue, Queue>,
+    /// The ends of destroyed streams.
+    ends: HashMap<StreamId, Moment>,
     queues: Vec<Seen>,
     events: HashMap<EventId, Clock>,
     host: Clock,
@@ -71,10 +73,13 @@ impl Order {
     pub(crate) fn create(&mut self, stream: StreamId, device: DeviceId) {
         let queue = self.add(Some(device));
         self.by_id.insert((stream, None), queue);
+        self.ends.remove(&stream);
     }
 
     /// The id may come again, for another stream.
     pub(crate) fn destroy(&mut self, stream: StreamId) {
+        let end = self.moment(stream);
+        self.ends.insert(stream, end);
         self.by_id.remove(&(stream, None));
     }
 
@@ -89,7 +94,11 @@ impl Order {
         self.captures.remove(&queue);
     }
 
+    /// Behind all that was enqueued on the stream so far.
     pub(crate) fn moment(&mut self, stream: StreamId) -> Moment {
+        if let Some(&end) = self.ends.get(&stream) {
+            return end;
+        }
         self.now += 1;
         Moment { queue: self.queue(stream), at: self.now }
     }
@@ -222,8 +231,11 @@ mod tests {
         order.create(StreamId(11), DEVICE);
         let freed = order.moment(StreamId(11));
         order.destroy(StreamId(11));
+        let end = order.moment(StreamId(11));
         order.create(StreamId(11), DEVICE);
         assert!(!order.is_behind(StreamId(11), freed));
+        order.seen_all(DEVICE);
+        assert!(order.is_behind(StreamId(11), freed) && order.is_behind(StreamId(11), end));
     }
 
     #[test]

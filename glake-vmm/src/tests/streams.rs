@@ -1,0 +1,7 @@
+//! Several streams on one pool: who gets which bytes, behind which waits.
+
+mod bench;
+mod captures;
+mod ends;
+mod frees;
+mod reuse;
