@@ -333,7 +333,8 @@ impl StitchPool {
         let spot = pool.find(unit, at % PAGE)?;
         let size = pool.size(spot);
         let tag = self.last_use(last, stream);
-        match self.foreign_uses(at, (last, tag), stream, stream) {
+        let users = self.take_users(at);
+        match self.foreign_uses(users, (last, tag), stream, stream) {
             None => self.free_spot(stream, spot),
             Some(after) => {
                 self.smalls[stream.index()].pool.hold(spot);
@@ -349,7 +350,8 @@ impl StitchPool {
         let Kind::Live { requested_bytes, owner } = b.kind else { return None };
         let allocated_bytes = b.bytes;
         let tag = self.last_use(last, owner);
-        match self.foreign_uses(at, (last, tag), owner, tag.stream) {
+        let users = self.take_users(at);
+        match self.foreign_uses(users, (last, tag), owner, tag.stream) {
             None => self.release(block, tag),
             Some(after) => {
                 for use_ in &after {
@@ -363,20 +365,24 @@ impl StitchPool {
         Some(Size { requested_bytes, allocated_bytes })
     }
 
-    /// Uses of the allocation of `owner` at `at`, freed as `last` says, that `taker` is not behind:
-    /// `None` where it can have the bytes at once. Nothing is known of its users any more.
-    fn foreign_uses(
+    /// What was told of the users of the allocation at `at`; nothing is known of them any more.
+    fn take_users(&mut self, at: u64) -> Users {
+        if self.users.is_empty() { Users::new() } else { self.users.remove(&at).unwrap_or_default() }
+    }
+
+    /// Uses of an allocation of `owner`, freed as `last` says, that `taker` is not behind: `None` where
+    /// it can have the bytes at once.
+    pub(crate) fn foreign_uses(
         &mut self,
-        at: u64,
+        users: Users,
         (last, tag): (Last, Tag),
         owner: StreamIndex,
         taker: StreamIndex,
     ) -> Option<Uses> {
         let is_graphs = self.order.is_graphs(tag);
-        if self.users.is_empty() && tag.stream == taker && !is_graphs {
+        if users.is_empty() && tag.stream == taker && !is_graphs {
             return None;
         }
-        let users = self.users.remove(&at).unwrap_or_default();
         let mut uses: Uses = users.into_iter().map(|user| self.order.tag(user)).collect();
         uses.push(tag);
         if is_graphs {
@@ -457,7 +463,6 @@ impl Allocator for StitchPool {
             return Err(AllocError::NotAllocated(ptr));
         }
         let user = self.index_of(stream)?;
-        // The owner counts, too: the memory may be freed on another stream, which is then not enough.
         let users = self.users.entry(at).or_default();
         if !users.contains(&user) {
             users.push(user);

@@ -114,6 +114,9 @@ allocator_laws!(locked_laws, locked);
 allocator_laws!(limited_laws, limited);
 allocator_laws!(recorded_laws, recorded);
 allocator_laws!(tagged_laws, tagged);
+allocator_laws!(shared_laws, shared);
+allocator_laws!(shared_limited_laws, shared_limited);
+allocator_laws!(shared_lagging_laws, shared_lagging);
 
 fn machine(completion: Completion, set: fn(Config) -> Config) -> Machine {
     Machine::new(completion, |spy| Box::new(StitchPool::new(spy, set(Config::new(DEVICE))).unwrap()))
@@ -127,8 +130,10 @@ fn compact_streams(completion: Completion) -> Machine {
     machine(completion, |config| config.mode(Mode::Compact).limit_bytes(MEMORY_BYTES / 4 * 3 + 1))
 }
 
+fn shared_streams(completion: Completion) -> Machine {
+    Machine::new(completion, |spy| Box::new(SharedPool::new(spy, Config::new(DEVICE)).unwrap()))
+}
+
 stream_laws!(default_stream_laws, default_streams);
+stream_laws!(shared_stream_laws, shared_streams);
 stream_laws!(compact_stream_laws, compact_streams);
-allocator_laws!(shared_laws, shared);
-allocator_laws!(shared_limited_laws, shared_limited);
-allocator_laws!(shared_lagging_laws, shared_lagging);

@@ -9,7 +9,6 @@ use super::{Late, SharedPool, State};
 use crate::order::{Key, StreamIndex};
 use crate::pool::{Last, StitchPool, offset_in};
 use crate::spare::UnitName;
-use crate::stale::Uses;
 use crate::sync::MutexGuard;
 use crate::units::{PAGE, page_of};
 
@@ -131,14 +130,12 @@ impl SharedPool {
         let spot = state.small.pool.find(name.unit, at % PAGE).ok_or(AllocError::NotAllocated(ptr))?;
         state.count_free(spot);
         let tag = pool.last_use(last, owner);
-        let users = state.take_users(at);
-        let uses = users.into_iter().map(|user| pool.order.tag(user)).chain([tag]);
-        let after: Uses = uses.filter(|&tag| !pool.order.is_ready(owner, tag)).collect();
-        if after.is_empty() {
-            state.release(spot);
-        } else {
-            state.small.pool.hold(spot);
-            state.held.push((spot, after));
+        match pool.foreign_uses(state.take_users(at), (last, tag), owner, owner) {
+            None => state.release(spot),
+            Some(after) => {
+                state.small.pool.hold(spot);
+                state.held.push((spot, after));
+            }
         }
         drop(state);
         self.give_back_surplus(pool, owner)

@@ -8,6 +8,8 @@ use glake_core::units::StreamId;
 
 use super::{SharedPool, report};
 use crate::capture::GraphMemory;
+#[cfg(doc)]
+use crate::pool::StitchPool;
 use crate::streams::Mark;
 use crate::trim::Defragmented;
 
