@@ -4,4 +4,5 @@ mod bench;
 mod captures;
 mod ends;
 mod frees;
+mod programs;
 mod reuse;
