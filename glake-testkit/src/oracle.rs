@@ -57,8 +57,8 @@ enum Seen {
 struct Live {
     bytes: u64,
     extents: Vec<Extent>,
-    /// Streams told to use it.
-    used_on: Vec<StreamId>,
+    /// When streams were told to use it first, one of each.
+    used_on: Vec<Moment>,
 }
 
 impl Oracle {
@@ -114,22 +114,23 @@ impl Oracle {
 
     /// The allocator was told that work on `stream` uses the allocation at `ptr`.
     pub fn used(&mut self, ptr: DevicePtr, stream: StreamId) {
+        let moment = self.moment(stream);
         if let Some(live) = self.live.get_mut(&ptr)
-            && !live.used_on.contains(&stream)
+            && !live.used_on.iter().any(|used| used.is_with(moment))
         {
-            live.used_on.push(stream);
+            live.used_on.push(moment);
         }
     }
 
     /// The allocation at `ptr`, whose last use was enqueued on `stream`, is freed. Must be told
     /// before the allocator acts on it.
     pub fn freed(&mut self, ptr: DevicePtr, stream: StreamId) {
-        let Some(Live { bytes, extents, mut used_on }) = self.live.remove(&ptr) else { return };
+        let Some(Live { bytes, extents, used_on }) = self.live.remove(&ptr) else { return };
         let now = self.resolve(AddressRange::new(ptr, bytes)).unwrap_or_default();
         self.findings.n_moved += u64::from(now != extents);
-        used_on.retain(|&used| used != stream);
-        used_on.push(stream);
-        let moments: Arc<[Moment]> = used_on.into_iter().map(|stream| self.moment(stream)).collect();
+        let last = self.moment(stream);
+        let uses = used_on.into_iter().filter(|used| !used.is_with(last));
+        let moments: Arc<[Moment]> = uses.map(|used| self.later(used)).chain([last]).collect();
         for extent in extents {
             self.owners.replace(extent, Owner::Freed(Arc::clone(&moments)));
         }
@@ -148,6 +149,13 @@ impl Oracle {
         match &mut self.seen {
             Seen::By(spy) => spy.moment(stream),
             Seen::Nothing(order) => order.moment(stream),
+        }
+    }
+
+    fn later(&self, moment: Moment) -> Moment {
+        match &self.seen {
+            Seen::By(spy) => spy.later(moment),
+            Seen::Nothing(_) => moment,
         }
     }
 

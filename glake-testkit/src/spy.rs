@@ -62,6 +62,11 @@ impl Spy {
         self.books().order.moment(stream)
     }
 
+    /// Behind all that was enqueued so far in the same order as `moment`, whatever its stream is called now.
+    pub(crate) fn later(&self, moment: Moment) -> Moment {
+        self.books().order.later(moment)
+    }
+
     /// Whether work enqueued on `stream` from now on runs behind `moment`, because it is on the
     /// same stream, waits for it, or the host has seen it pass.
     #[must_use]
@@ -79,6 +84,12 @@ impl Spy {
     /// Tells that the capture of `stream` has ended.
     pub fn end_capture(&self, stream: StreamId) {
         self.books().order.end_capture(stream);
+    }
+
+    /// Tells that the graph of the capture of `moment` will not be launched any more on `device`. Its work
+    /// is done when all that was enqueued there until now is.
+    pub fn graph_ends(&self, moment: Moment, device: DeviceId) {
+        self.books().order.graph_ends(moment, device);
     }
 }
 

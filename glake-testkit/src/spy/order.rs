@@ -17,6 +17,13 @@ pub struct Moment {
     at: u64,
 }
 
+impl Moment {
+    /// Whether both are of one queue of work.
+    pub(crate) fn is_with(self, other: Self) -> bool {
+        self.queue == other.queue
+    }
+}
+
 /// Up to which moment of each queue work is known to be done.
 type Clock = HashMap<Queue, u64>;
 
@@ -26,6 +33,8 @@ struct Seen {
     /// `None` for a capture: what it holds runs whenever the graph is launched.
     device: Option<DeviceId>,
     clock: Clock,
+    /// When its stream was destroyed.
+    end: Option<u64>,
 }
 
 /// The order of work, from the calls that make it.
@@ -44,7 +53,7 @@ pub(crate) struct Order {
 
 impl Order {
     fn add(&mut self, device: Option<DeviceId>) -> Queue {
-        self.queues.push(Seen { device, clock: Clock::new() });
+        self.queues.push(Seen { device, clock: Clock::new(), end: None });
         Queue(self.queues.len() as u64 - 1)
     }
 
@@ -78,7 +87,9 @@ impl Order {
 
     /// The id may come again, for another stream.
     pub(crate) fn destroy(&mut self, stream: StreamId) {
-        let end = self.moment(stream);
+        // An event recorded right before is behind all of it.
+        let end = Moment { queue: self.queue(stream), at: self.now };
+        self.queues[end.queue.0 as usize].end = Some(end.at);
         self.ends.insert(stream, end);
         self.by_id.remove(&(stream, None));
     }
@@ -94,6 +105,12 @@ impl Order {
         self.captures.remove(&queue);
     }
 
+    /// The graph of the capture of `moment` is not launched any more: what it did is done when the work
+    /// enqueued on `device` so far is.
+    pub(crate) fn graph_ends(&mut self, moment: Moment, device: DeviceId) {
+        self.queues[moment.queue.0 as usize].device = Some(device);
+    }
+
     /// Behind all that was enqueued on the stream so far.
     pub(crate) fn moment(&mut self, stream: StreamId) -> Moment {
         if let Some(&end) = self.ends.get(&stream) {
@@ -101,6 +118,12 @@ impl Order {
         }
         self.now += 1;
         Moment { queue: self.queue(stream), at: self.now }
+    }
+
+    /// Behind all that was enqueued so far where `moment` was.
+    pub(crate) fn later(&mut self, moment: Moment) -> Moment {
+        self.now += 1;
+        Moment { at: self.queues[moment.queue.0 as usize].end.unwrap_or(self.now), ..moment }
     }
 
     pub(crate) fn is_behind(&mut self, stream: StreamId, moment: Moment) -> bool {
@@ -249,5 +272,9 @@ mod tests {
         order.end_capture(stream);
         order.seen_all(DEVICE);
         assert!(order.is_behind(stream, before) && !order.is_behind(stream, captured));
+        order.graph_ends(captured, DEVICE);
+        assert!(!order.is_behind(stream, captured));
+        order.seen_all(DEVICE);
+        assert!(order.is_behind(stream, captured));
     }
 }

@@ -45,14 +45,15 @@ impl Snapshot {
             snapshot.blocks.iter().filter(is_live).copied().collect()
         };
         assert_eq!(live(self), live(before), "{what}");
+        // What is held may be released meanwhile.
         let objects = |snapshot: &Self| -> Vec<UnitFigures> {
-            snapshot
-                .units
-                .iter()
-                .flat_map(|(_, units)| units)
-                .filter(|unit| !unit.live.is_empty())
-                .cloned()
-                .collect()
+            let mut units: Vec<UnitFigures> =
+                snapshot.units.iter().flat_map(|(_, units)| units).cloned().collect();
+            for unit in &mut units {
+                unit.live.retain(|object| !object.is_held);
+            }
+            units.retain(|unit| !unit.live.is_empty());
+            units
         };
         assert_eq!(objects(self), objects(before), "{what}");
         assert_eq!(self.counters.n_frees, before.counters.n_frees, "{what}");

@@ -1,7 +1,7 @@
 //! Public reports of other allocators, each with the test that says it does not happen here.
 
-use glake_core::alloc::{AllocError, Allocator};
-use glake_core::driver::{Call, Driver, DriverError};
+use glake_core::alloc::{AllocError, Allocator, Request};
+use glake_core::driver::{Call, DeviceOps, Driver, DriverError, StreamOrder};
 use glake_core::sim::{Completion, Fault, SimConfig, Target};
 use glake_core::units::{DevicePtr, PAGE_BYTES};
 use glake_testkit::program::seeded;
@@ -172,6 +172,61 @@ fn gmlake_collection_waits_for_running_kernels() {
     rig.pool.trim(0).unwrap();
     assert_eq!(rig.sim.n_pending(rig.stream), Ok(0), "the kernels ran first");
     assert!(n_unmapped(&rig) > 0);
+    rig.finish();
+}
+
+/// Two streams ran out of memory where one did not.
+#[test]
+fn rmm_2039_two_streams_fail_where_one_does_not() {
+    let sim = SimConfig::h200(1).completion(Completion::Manual);
+    let mut rig = Rig::new(sim, |config| config.limit_bytes(64 * MIB));
+    let other = rig.spy.create_stream(DEVICE).unwrap();
+    for _ in 0..8 {
+        for stream in [rig.stream, other] {
+            // All the memory there is, in pieces and at once, while the other's work is pending.
+            for n in [16, 3, 1] {
+                let live: Vec<DevicePtr> = (0..n)
+                    .map(|_| rig.pool.allocate(Request::new(64 * MIB / n / MIB * MIB, stream)).unwrap().ptr)
+                    .collect();
+                rig.sim.delay(stream, 1).unwrap();
+                live.into_iter().for_each(|ptr| rig.pool.free(ptr, stream).unwrap());
+            }
+        }
+        assert!(rig.sim.n_pending(other).unwrap() > 0, "nobody waited for the device");
+        rig.check();
+    }
+    assert_eq!(rig.physical_bytes(), 64 * MIB);
+    rig.finish();
+}
+
+/// A fitting block was in the pool of another stream.
+#[test]
+fn pytorch_189504_a_fitting_block_of_another_stream_is_taken_before_out_of_memory() {
+    let mut rig = Rig::manual(|config| config.limit_bytes(64 * MIB));
+    let other = rig.spy.create_stream(DEVICE).unwrap();
+    let blocks: Vec<DevicePtr> = (0..16).map(|_| rig.allocate(4 * MIB)).collect();
+    rig.free(blocks[7]);
+    let got = rig.pool.allocate(Request::new(4 * MIB, other)).unwrap();
+    assert_eq!(got.ptr, blocks[7]);
+    rig.pool.free(got.ptr, other).unwrap();
+    rig.free_all();
+    rig.finish();
+}
+
+/// A captured graph shared the cache with everybody.
+#[test]
+fn gmlake_graph_captures_do_not_share_the_cache() {
+    let mut rig = Rig::immediate(|config| config.limit_bytes(16 * MIB));
+    let captured = rig.spy.create_stream(DEVICE).unwrap();
+    let memory = rig.pool.begin_capture(captured).unwrap();
+    let graphs = rig.pool.allocate(Request::new(8 * MIB, captured)).unwrap().ptr;
+    rig.pool.free(graphs, captured).unwrap();
+    rig.pool.end_capture(captured);
+    assert_ne!(rig.allocate(8 * MIB), graphs);
+    assert!(matches!(rig.try_allocate(rig.request(2 * MIB)), Err(AllocError::OutOfMemory(_))));
+    memory.finished();
+    assert_eq!(rig.allocate(8 * MIB), graphs);
+    rig.free_all();
     rig.finish();
 }
 

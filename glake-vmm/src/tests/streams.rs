@@ -3,5 +3,7 @@
 mod bench;
 mod captures;
 mod ends;
+mod faults;
 mod frees;
+mod programs;
 mod reuse;

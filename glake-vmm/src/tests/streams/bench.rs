@@ -24,7 +24,11 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(set: impl FnOnce(Config) -> Config) -> Self {
-        let sim = Arc::new(SimConfig::h200(1).completion(Completion::Manual).build());
+        Self::over(SimConfig::h200(1).completion(Completion::Manual), set)
+    }
+
+    pub(super) fn over(sim: SimConfig, set: impl FnOnce(Config) -> Config) -> Self {
+        let sim = Arc::new(sim.build());
         let spy = Spy::new(Arc::clone(&sim) as Arc<dyn Driver>);
         let pool = StitchPool::new(spy.clone(), set(Config::new(DEVICE))).unwrap();
         Self { oracle: Oracle::over(spy.clone()), sim, spy, pool, is_watched: true }

@@ -412,3 +412,14 @@ fn streams_of_one_capture_do_not_share() {
     memory.finished();
     bench.finish();
 }
+
+/// Room is planned with what the stream can have.
+#[test]
+fn bytes_of_a_graph_at_the_end_are_no_room_for_others() {
+    let Graph { mut bench, streams: [_, b], memory, freed, .. } = graph(4 * MIB);
+    let reserved = bench.physical_bytes();
+    assert_ne!(bench.allocate(6 * MIB, b), freed);
+    assert!(bench.physical_bytes() <= reserved + 6 * MIB);
+    drop(memory);
+    bench.finish();
+}
