@@ -380,16 +380,16 @@ fn random_programs_of_several_streams_keep_every_invariant() {
 
 /// `cargo test --release -p glake-vmm --lib -- --ignored --nocapture a_hundred_million`
 #[test]
-#[ignore = "takes some minutes in release mode"]
+#[ignore = "takes long, and fails yet: a request is refused as poisoned, in seconds"]
 fn a_hundred_million_operations_keep_every_invariant() {
     const N_OPS: u64 = 100_000_000;
-    const EACH: u64 = 100_000;
+    const EACH: u64 = 5_000;
     thread::scope(|scope| {
         for half in 0..2 {
             scope.spawn(move || {
                 for seed in (half..N_OPS / EACH).step_by(2) {
                     let (completion, mode) = KINDS[(seed / 2 % 4) as usize];
-                    Program::new(1000 + seed, completion, mode).run(EACH, 10_000);
+                    Program::new(1000 + seed, completion, mode).run(EACH, 1_000);
                 }
             });
         }
