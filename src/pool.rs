@@ -39,8 +39,8 @@ impl Pool {
         PoolBuilder::new(driver.into_driver(), device)
     }
 
-    pub(crate) fn new(shared: Shared, device: DeviceId) -> Self {
-        Self { shared: Arc::new(shared), device }
+    pub(crate) const fn new(shared: Arc<Shared>, device: DeviceId) -> Self {
+        Self { shared, device }
     }
 
     /// Allocates `len` values of type `T`, used first on `stream`: the pool's own or any other of the
@@ -148,6 +148,10 @@ impl Pool {
     pub fn close(self) -> Result<(), AllocError> {
         const STILL_USED: DriverError =
             DriverError::InvalidValue("the pool is still used: drop its buffers and other handles first");
+        if Arc::strong_count(&self.shared) <= 2 {
+            // One of them may be the background thread's, for a step.
+            self.shared.stop_worker();
+        }
         Arc::into_inner(self.shared).ok_or(STILL_USED)?.close()
     }
 

@@ -1,12 +1,12 @@
 //! What the handles of a pool and its buffers share.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use glake_core::alloc::AllocError;
-use glake_core::driver::Driver;
+use glake_core::driver::{Driver, DriverError};
 use glake_core::units::StreamId;
-use glake_vmm::SharedPool;
+use glake_vmm::{SharedPool, Worker};
 
 /// A pool, its driver and its own stream.
 pub(crate) struct Shared {
@@ -14,11 +14,31 @@ pub(crate) struct Shared {
     pub(crate) driver: Arc<dyn Driver>,
     /// Dropped behind the pool, which records its last event on it.
     stream: PoolStream,
+    worker: Mutex<Option<Worker>>,
 }
 
 impl Shared {
     pub(crate) fn new(pool: SharedPool, driver: Arc<dyn Driver>, stream: PoolStream) -> Self {
-        Self { pool, driver, stream }
+        Self { pool, driver, stream, worker: Mutex::default() }
+    }
+
+    /// Starts a thread that does the pool's background work until the pool is gone.
+    pub(crate) fn start_worker(self: &Arc<Self>) -> Result<(), AllocError> {
+        const NO_THREAD: DriverError =
+            DriverError::NotSupported("background work: the system has no thread left");
+        self.pool.leave_to_steps()?;
+        let shared = Arc::downgrade(self);
+        let worker = Worker::spawn(move || shared.upgrade().map(|shared| shared.pool.step()));
+        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker.map_err(|_| NO_THREAD)?);
+        Ok(())
+    }
+
+    /// Ends the thread, and waits for it.
+    pub(crate) fn stop_worker(&self) {
+        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker {
+            worker.stop();
+        }
     }
 
     pub(crate) fn stream(&self) -> StreamId {

@@ -1,7 +1,7 @@
 //! Work off the path of requests, in steps short enough to hold a lock for.
 //!
-//! A thread that has nothing else to do calls [`StitchPool::step`] between the requests of others: as
-//! `SharedPool`'s worker does. Tests drive it by hand.
+//! A thread that has nothing else to do calls [`StitchPool::step`] between the requests of others, as
+//! a [`Worker`](crate::Worker) does. Tests drive it by hand.
 
 use std::collections::BTreeSet;
 

@@ -42,6 +42,7 @@ mod tests;
 mod thread;
 mod trim;
 mod units;
+mod worker;
 
 pub use background::Step;
 pub use capture::GraphMemory;
@@ -50,3 +51,4 @@ pub use pool::StitchPool;
 pub use shared::SharedPool;
 pub use streams::Mark;
 pub use trim::Defragmented;
+pub use worker::Worker;

@@ -7,6 +7,7 @@ use glake::driver::pattern_word;
 use glake::sim::SimDriver;
 use glake::{AllocError, Buffer, DeviceId, Driver, DriverError, Mode, Pool};
 
+mod background;
 mod streams;
 
 const DEVICE: DeviceId = DeviceId(0);

@@ -7,8 +7,8 @@ use glake_core::stats::Stats;
 use glake_core::units::StreamId;
 
 use super::{SharedPool, report};
+use crate::background::Step;
 use crate::capture::GraphMemory;
-#[cfg(doc)]
 use crate::pool::StitchPool;
 use crate::streams::Mark;
 use crate::trim::Defragmented;
@@ -57,6 +57,25 @@ impl SharedPool {
             report(&mut pool, &mut shard.state.lock().unwrap_or_else(PoisonError::into_inner));
         }
         pool.stats()
+    }
+
+    /// As [`StitchPool::leave_to_steps`].
+    ///
+    /// # Errors
+    /// [`AllocError::Poisoned`].
+    pub fn leave_to_steps(&self) -> Result<(), AllocError> {
+        self.central(|pool| {
+            pool.leave_to_steps();
+            Ok(())
+        })
+    }
+
+    /// As [`StitchPool::step`]; a [`Worker`](crate::Worker) calls it.
+    ///
+    /// # Errors
+    /// As [`StitchPool::step`].
+    pub fn step(&self) -> Result<Step, AllocError> {
+        self.central(StitchPool::step)
     }
 
     /// As [`StitchPool::stream_ends`].
