@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::free_index::{By, FreeIndex, Indexed, Links};
 use crate::order::{StreamIndex, Tag};
-use crate::pieces::{List, Pieces, Window};
+use crate::pieces::{List, Pieces, Seam, Window};
 use crate::slots::Slots;
 use crate::units::{NONE, PAGE, index, page_of, page_start};
 
@@ -242,7 +242,7 @@ impl Blocks {
     pub(crate) fn release(&mut self, block: u32, tag: Tag, slots: &mut Slots) -> u32 {
         let bytes = self.get(block).bytes;
         self.blocks[block as usize].pieces = self.pieces.one(bytes, tag);
-        self.join_neighbours(block, slots)
+        self.join_neighbours(block, Seam::Merged, slots)
     }
 
     /// Notes that a taken block was freed, but is still used.
@@ -250,17 +250,17 @@ impl Blocks {
         self.blocks[block as usize].kind = Kind::Held;
     }
 
-    fn join_neighbours(&mut self, block: u32, slots: &mut Slots) -> u32 {
+    fn join_neighbours(&mut self, block: u32, seam: Seam, slots: &mut Slots) -> u32 {
         let mut block = block;
         let b = *self.get(block);
         if b.prev != NONE && self.get(b.prev).is_free() && self.get(b.prev).end() == b.start {
             self.remove_from_index(b.prev);
-            block = self.join(b.prev, slots);
+            block = self.join(b.prev, seam, slots);
         }
         let next = b.next;
         if next != NONE && self.get(next).is_free() && self.get(next).start == b.end() {
             self.remove_from_index(next);
-            block = self.join(block, slots);
+            block = self.join(block, seam, slots);
         }
         self.insert_in_index(block, slots);
         block
@@ -286,7 +286,7 @@ impl Blocks {
             },
         );
         self.note_start(block, slots);
-        self.join_neighbours(block, slots);
+        self.join_neighbours(block, Seam::Exact, slots);
     }
 
     /// Pieces of pages that nobody has used.
@@ -315,7 +315,7 @@ impl Blocks {
 
     /// `low` and `high` behind it as one list.
     pub(crate) fn join_pieces(&mut self, low: List, high: List) -> List {
-        self.pieces.join(low, high)
+        self.pieces.join(low, high, Seam::Exact)
     }
 
     /// The first block behind the hole at `page`.
@@ -364,10 +364,10 @@ impl Blocks {
     }
 
     /// Joins `block` with the next one; returns `block`.
-    fn join(&mut self, block: u32, slots: &mut Slots) -> u32 {
+    fn join(&mut self, block: u32, seam: Seam, slots: &mut Slots) -> u32 {
         let b = *self.get(block);
         let above = *self.get(b.next);
-        let pieces = self.pieces.join(b.pieces, above.pieces);
+        let pieces = self.pieces.join(b.pieces, above.pieces, seam);
         let joined = &mut self.blocks[block as usize];
         (joined.bytes, joined.pieces) = (b.bytes + above.bytes, pieces);
         let next = b.next;

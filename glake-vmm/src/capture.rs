@@ -9,6 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use glake_core::alloc::AllocError;
+use glake_core::driver::DriverError;
 use glake_core::units::StreamId;
 
 use crate::order::StreamIndex;
@@ -60,11 +61,11 @@ impl StitchPool {
     ///
     /// Allocations that are alive at the end of the capture stay alive, and may be freed as any
     /// other; their memory stays with the graph all the same. Requests of the capture make driver
-    /// calls where the graph's memory does not suffice (create, map, set access, event queries), none
-    /// on the captured stream.
+    /// calls where the graph's memory does not suffice (create, map, set access, event queries; a wait
+    /// for the other streams before one fails for lack of memory), none on the captured stream.
     ///
     /// # Errors
-    /// [`AllocError::TooManyStreams`].
+    /// As [`join_capture`](Self::join_capture).
     pub fn begin_capture(&mut self, stream: StreamId) -> Result<GraphMemory, AllocError> {
         let gone = Arc::clone(&self.gone.0);
         let mut memory = GraphMemory { streams: Vec::new(), gone, launches: Launches::MayBePending };
@@ -76,9 +77,14 @@ impl StitchPool {
     /// before the first allocation there.
     ///
     /// # Errors
-    /// [`AllocError::TooManyStreams`].
+    /// [`AllocError::TooManyStreams`]; [`DriverError::Capturing`] if the stream takes part in a capture
+    /// already.
     pub fn join_capture(&mut self, memory: &mut GraphMemory, stream: StreamId) -> Result<(), AllocError> {
         self.collect_graphs();
+        let under = self.index_of(stream)?;
+        if self.order.is_captured(under) {
+            return Err(DriverError::Capturing(stream).into());
+        }
         let index = self.order.begin_capture(stream).ok_or(AllocError::TooManyStreams)?;
         memory.streams.push(index);
         Ok(())

@@ -340,6 +340,12 @@ impl Order {
         self.streams.get(tag.stream.index()).is_some_and(|s| s.state == State::Captured)
     }
 
+    /// Work of a stream that is gone and may not be done: of the launches of a graph, say.
+    pub(crate) fn last_of_gone(&self, stream: StreamIndex) -> Option<Tag> {
+        let is_gone = self.streams[stream.index()].state == State::Gone;
+        Some(self.tag(stream)).filter(|&tag| is_gone && !self.is_done(tag))
+    }
+
     /// Whether both have the same name but are not the same: the default streams of two threads, or
     /// one that ended and one that was made since.
     pub(crate) fn are_namesakes(&self, a: StreamIndex, b: StreamIndex) -> bool {
@@ -649,6 +655,8 @@ impl Order {
     fn is_used(&self, i: usize) -> bool {
         let s = &self.streams[i];
         let is_unused = i == StreamIndex::ALL.index() && !self.is_all_used;
-        !is_unused && !matches!(s.state, State::Captured | State::Vacant)
+        // Nothing came behind the last event of one that is gone.
+        let has_ended = s.state == State::Gone && (s.done_below > s.open || s.covering(s.open).is_some());
+        !is_unused && !has_ended && !matches!(s.state, State::Captured | State::Vacant)
     }
 }

@@ -1,7 +1,7 @@
 //! What free bytes were used for last: each free block is cut exactly in pieces of one tag.
 //!
-//! Pieces know their length, not their address, so they move with their handles as they are.
-//! Neighbours of one stream are one piece, with the newer epoch.
+//! Pieces know their length, not their address, so they move with their handles as they are. What is
+//! freed becomes one piece with neighbours of its stream, with the newer epoch.
 
 use std::ops::Range;
 
@@ -26,6 +26,15 @@ pub(crate) struct List {
 impl List {
     /// No pieces: of a block that is not free.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE };
+}
+
+/// What becomes of two pieces of one stream that meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seam {
+    /// One piece, with the newer epoch.
+    Merged,
+    /// Two, if their epochs differ: a plan counts on the older one.
+    Exact,
 }
 
 /// All pieces.
@@ -89,8 +98,8 @@ impl Pieces {
         (list.first == list.last && list.first != NONE).then(|| self.pieces[list.first as usize].tag)
     }
 
-    /// `low` and `high` behind it as one list.
-    pub(crate) fn join(&mut self, low: List, high: List) -> List {
+    /// `low` and `high` behind it as one list; as `seam` says, pieces that meet become one.
+    pub(crate) fn join(&mut self, low: List, high: List, seam: Seam) -> List {
         if low == List::EMPTY {
             return high;
         }
@@ -99,7 +108,8 @@ impl Pieces {
         }
         let (l, h) = (low.last as usize, high.first as usize);
         let next = self.pieces[h];
-        if self.pieces[l].tag.stream != next.tag.stream {
+        let tag = self.pieces[l].tag;
+        if tag.stream != next.tag.stream || (seam == Seam::Exact && tag != next.tag) {
             self.pieces[l].next = high.first;
             self.pieces[h].prev = low.last;
             return List { first: low.first, last: high.last };

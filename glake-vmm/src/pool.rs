@@ -380,11 +380,13 @@ impl StitchPool {
         taker: StreamIndex,
     ) -> Option<Uses> {
         let is_graphs = self.order.is_graphs(tag);
-        if users.is_empty() && tag.stream == taker && !is_graphs {
+        let launches = self.order.last_of_gone(owner);
+        if users.is_empty() && tag.stream == taker && !is_graphs && launches.is_none() {
             return None;
         }
         let mut uses: Uses = users.into_iter().map(|user| self.order.tag(user)).collect();
         uses.push(tag);
+        uses.extend(launches);
         if is_graphs {
             // The graph may be gone before other work is done.
             uses.push(self.order.tag(owner));

@@ -346,7 +346,7 @@ impl StitchPool {
             .or_else(|| self.inner_fit(bytes, align_bytes, taker))
             .or_else(|| self.oldest_fit(bytes, align_bytes, taker))
             .or_else(|| self.found_at_last(bytes, align_bytes, taker))
-            .ok_or(AllocError::Poisoned)
+            .ok_or_else(|| self.out_of_memory(bytes))
     }
 
     /// Any free bytes that hold a request, after a look at all if need be: among very many blocks of

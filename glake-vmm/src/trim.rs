@@ -44,8 +44,11 @@ impl StitchPool {
         self.check_sound()?;
         self.give_up_spares();
         let stitched_before = self.counters.stitched_bytes;
-        if self.stale.oldest().is_some() {
-            // So that no place is blocked.
+        let mut clean = self.blocks.by_clean().flat_map(|block| self.blocks.pieces(block));
+        let is_pending = clean.any(|(_, tag)| !self.order.is_done(tag));
+        drop(clean);
+        if self.stale.oldest().is_some() || is_pending {
+            // So that no place is blocked and everything may move.
             self.wait_for_all()?;
         }
         self.gather_all()?;

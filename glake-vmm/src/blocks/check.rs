@@ -23,7 +23,7 @@ impl Blocks {
         blocks
     }
 
-    /// Pieces cut free blocks exactly, and neighbours of one stream are one piece.
+    /// Pieces cut free blocks exactly.
     fn check_pieces(&self, blocks: &[(u32, Block)]) {
         let mut n_pieces = 0;
         for (i, b) in blocks {
@@ -33,8 +33,6 @@ impl Blocks {
             let bytes = if b.is_free() { b.bytes } else { 0 };
             assert_eq!(pieces.iter().map(|(bytes, _)| bytes).sum::<u64>(), bytes, "{b:?}: {pieces:?}");
             assert!(pieces.iter().all(|(bytes, _)| *bytes > 0), "{b:?}: {pieces:?}");
-            let differ = pieces.windows(2).all(|pair| pair[0].1.stream != pair[1].1.stream);
-            assert!(differ, "{b:?}: {pieces:?}");
             n_pieces += pieces.len();
         }
         assert_eq!(self.pieces.n_used(), n_pieces, "pieces leak");

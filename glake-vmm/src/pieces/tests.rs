@@ -28,7 +28,7 @@ impl Model {
 
     /// Neighbours of one stream get the newer epoch.
     fn join(&mut self, low: (List, Vec<Tag>), high: (List, Vec<Tag>)) -> (List, Vec<Tag>) {
-        let list = self.pieces.join(low.0, high.0);
+        let list = self.pieces.join(low.0, high.0, Seam::Merged);
         let (mut bytes, seam) = (low.1, high.1);
         let at = bytes.len();
         bytes.extend(seam);
@@ -77,8 +77,19 @@ fn joining_never_lowers_an_epoch() {
     let mut pieces = Pieces::default();
     for (a, b) in [(3, 5), (5, 3)] {
         let (low, high) = (pieces.one(512, tag(1, a)), pieces.one(1024, tag(1, b)));
-        let joined = pieces.join(low, high);
+        let joined = pieces.join(low, high, Seam::Merged);
         assert_eq!(pieces.iter(joined).collect::<Vec<_>>(), [(1536, tag(1, 5))]);
         assert_eq!(pieces.only(joined), Some(tag(1, 5)));
     }
+}
+
+#[test]
+fn an_exact_seam_keeps_both_epochs() {
+    let mut pieces = Pieces::default();
+    let (low, high) = (pieces.one(512, tag(1, 3)), pieces.one(1024, tag(1, 5)));
+    let joined = pieces.join(low, high, Seam::Exact);
+    assert_eq!(pieces.iter(joined).collect::<Vec<_>>(), [(512, tag(1, 3)), (1024, tag(1, 5))]);
+    let more = pieces.one(512, tag(1, 5));
+    let joined = pieces.join(joined, more, Seam::Exact);
+    assert_eq!(pieces.iter(joined).collect::<Vec<_>>(), [(512, tag(1, 3)), (1536, tag(1, 5))]);
 }
