@@ -135,7 +135,6 @@ impl Blocks {
     }
 
     /// The pieces of a free block from the last on.
-    #[cfg(test)]
     pub(crate) fn pieces_back(&self, block: u32) -> impl Iterator<Item = (u64, Tag)> + '_ {
         self.pieces.iter_back(self.get(block).pieces)
     }

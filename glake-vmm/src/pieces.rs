@@ -66,7 +66,6 @@ impl Pieces {
     }
 
     /// The pieces from the last on.
-    #[cfg(test)]
     pub(crate) fn iter_back(&self, list: List) -> impl Iterator<Item = (u64, Tag)> + '_ {
         let node = |at: u32| (at != NONE).then(|| &self.pieces[at as usize]);
         std::iter::successors(node(list.last), move |piece| node(piece.prev))

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::blocks::Blocks;
-use crate::order::{Order, Readiness, Taker};
+use crate::order::{Order, Readiness, Tag, Taker};
 use crate::room::Stitching;
 use crate::slots::Slots;
 use crate::units::{NONE, PAGE, page_of, page_start};
@@ -147,7 +147,8 @@ impl Planner<'_> {
             (0, 0)
         } else {
             let b = self.blocks.get(below);
-            (b.end().saturating_sub(b.start.next_multiple_of(align_bytes)), b.clean_bytes())
+            let start = b.end() - self.usable(self.blocks.pieces_back(below));
+            (b.end().saturating_sub(start.next_multiple_of(align_bytes)), b.clean_bytes())
         };
         let room = hole.end.min(self.n_arena_pages).saturating_sub(hole.start);
         self.place(below, NONE, hole.start, room, bytes.saturating_sub(usable), clean)
@@ -157,7 +158,15 @@ impl Planner<'_> {
         let b = self.blocks.get(above);
         let behind = page_of(b.start);
         let room = self.slots.n_hole_pages_before(behind);
-        self.place(NONE, above, behind, room, bytes.saturating_sub(b.bytes), b.clean_bytes())
+        let usable = self.usable(self.blocks.pieces(above));
+        self.place(NONE, above, behind, room, bytes.saturating_sub(usable), b.clean_bytes())
+    }
+
+    /// Bytes of the first pieces that the taker can have.
+    fn usable(&self, pieces: impl Iterator<Item = (u64, Tag)>) -> u64 {
+        let can_be_had =
+            |tag| self.order.is_single() || self.order.readiness(self.taker, tag) != Readiness::Never;
+        pieces.take_while(|&(_, tag)| can_be_had(tag)).map(|(bytes, _)| bytes).sum()
     }
 
     fn place(
