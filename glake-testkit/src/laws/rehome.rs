@@ -165,7 +165,8 @@ pub fn streams_see_the_same_bytes_at_different_aliases(driver: &dyn Driver) {
     for n in 0..N_EXCHANGES {
         let i = usize::try_from(n % N_SHARED).unwrap();
         // All four pairs of writers and readers, each with every handle.
-        let (writes_by_copy, reads_by_copy) = (n / N_SHARED % 2 == 0, n / N_SHARED / 2 % 2 == 0);
+        let (writes_by_copy, reads_by_copy) =
+            ((n / N_SHARED).is_multiple_of(2), (n / N_SHARED / 2).is_multiple_of(2));
         if n % 32 == 0 {
             driver.delay(a, 100_000).unwrap();
         }
