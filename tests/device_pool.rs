@@ -54,7 +54,7 @@ fn churn(n: usize) -> Plan {
 }
 
 fn pools(driver: &Arc<dyn Driver>, mode: Mode, stream: StreamId) -> Pools {
-    Pools::each(vec![stream], |stream| {
+    Pools::each(vec![stream], |_| {
         let config = Config::new(DEVICE).mode(mode).limit_bytes(CHURN_LIMIT_BYTES);
         Ok(Box::new(StitchPool::new(Arc::clone(driver), config)?) as Box<dyn Allocator>)
     })

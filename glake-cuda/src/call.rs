@@ -10,6 +10,7 @@ use cudarc::driver::sys;
 
 pub(crate) mod copy;
 pub(crate) mod device;
+pub(crate) mod graph;
 pub(crate) mod kernel;
 pub(crate) mod order;
 pub(crate) mod vmm;

@@ -15,6 +15,7 @@ use crate::probe::{self, CtxRecordEvent, OpenError};
 mod close;
 mod copies;
 mod device;
+mod graph;
 mod ops;
 mod order;
 mod reaper;
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
     devices: Vec<Device>,
     granularity_bytes: u64,
     record_context: Option<CtxRecordEvent>,
+    has_user_objects: bool,
     space: Mutex<Space>,
     streams: Mutex<Streams>,
     events: Mutex<Events>,
@@ -102,6 +104,7 @@ pub fn open() -> Result<CudaDriver, OpenError> {
             devices,
             granularity_bytes,
             record_context: probe::ctx_record_event(),
+            has_user_objects: probe::has_user_objects(),
             space: Mutex::new(Space::new(granularity_bytes)),
             streams: Mutex::default(),
             events: Mutex::default(),

@@ -91,6 +91,9 @@ const NEEDED: &[&str] = &[
     "cuLaunchKernel",
 ];
 
+/// The functions of user objects, which graphs keep.
+const USER_OBJECTS: [&str; 3] = ["cuUserObjectCreate", "cuUserObjectRelease", "cuGraphRetainUserObject"];
+
 /// `cuCtxRecordEvent`, which drivers have since 12.5.
 pub(crate) type CtxRecordEvent = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> u32;
 
@@ -122,6 +125,11 @@ pub(crate) fn probe() -> Result<(), OpenError> {
 pub(crate) fn ctx_record_event() -> Option<CtxRecordEvent> {
     // SAFETY: the type is the function's prototype in cuda.h; its result is an enum of 4 bytes.
     unsafe { library()?.get::<CtxRecordEvent>(b"cuCtxRecordEvent") }.ok().map(|symbol| *symbol)
+}
+
+/// Whether the driver has user objects.
+pub(crate) fn has_user_objects() -> bool {
+    library().is_some_and(|library| USER_OBJECTS.iter().all(|symbol| has(library, symbol)))
 }
 
 #[cfg(test)]

@@ -103,6 +103,7 @@ macro_rules! driver_laws {
             rehome: [
                 handles_move_under_pending_work,
                 an_old_alias_shows_what_the_copy_engine_wrote,
+                streams_see_the_same_bytes_at_different_aliases,
                 an_address_shows_its_new_handle_at_once,
             ];
             share: [

@@ -124,6 +124,67 @@ pub fn an_old_alias_shows_what_the_copy_engine_wrote(driver: &dyn Driver) {
     rig.close();
 }
 
+/// Handles that the streams of the law below take in turn.
+const N_SHARED: u64 = 4;
+/// How often a handle goes from one stream to another and back.
+const N_EXCHANGES: u64 = 1024;
+const EXCHANGED_BYTES: u64 = 8 << 10;
+
+/// Streams that hand memory to one another by events see its bytes at once, each through an address of
+/// its own, whether kernels or the copy engine wrote and read them.
+pub fn streams_see_the_same_bytes_at_different_aliases(driver: &dyn Driver) {
+    let rig = Rig::new(driver);
+    let (a, b) = (rig.stream, driver.create_stream(rig.device).unwrap());
+    let handles: Vec<HandleId> = (0..N_SHARED).map(|_| rig.handle(1)).collect();
+    let [of_a, of_b] = [(); 2].map(|()| handles.iter().map(|&h| rig.place(h, 1)).collect::<Vec<_>>());
+    // The copy engine's ends, one for each stream.
+    let ends = [rig.pages(1), rig.pages(1)];
+    let wrong = driver.mismatches(a).unwrap();
+    let part = |place: AddressRange| AddressRange::new(place.start + TESTED_BYTES, EXCHANGED_BYTES);
+    let hand_over = |from, to| {
+        let event = driver.record(from).unwrap();
+        driver.wait(to, event).unwrap();
+        driver.forget(event);
+    };
+    let write = |place, seed, by_copy, end, stream| {
+        if by_copy {
+            driver.fill_pattern(part(end), seed, stream).unwrap();
+            driver.copy(part(place).start, part(end).start, EXCHANGED_BYTES, stream).unwrap();
+        } else {
+            driver.fill_pattern(part(place), seed, stream).unwrap();
+        }
+    };
+    let check = |place, seed, by_copy, end, stream| {
+        if by_copy {
+            driver.copy(part(end).start, part(place).start, EXCHANGED_BYTES, stream).unwrap();
+            driver.check_pattern(part(end), seed, stream).unwrap();
+        } else {
+            driver.check_pattern(part(place), seed, stream).unwrap();
+        }
+    };
+    for n in 0..N_EXCHANGES {
+        let i = usize::try_from(n % N_SHARED).unwrap();
+        // All four pairs of writers and readers, each with every handle.
+        let (writes_by_copy, reads_by_copy) =
+            ((n / N_SHARED).is_multiple_of(2), (n / N_SHARED / 2).is_multiple_of(2));
+        if n % 32 == 0 {
+            driver.delay(a, 100_000).unwrap();
+        }
+        for ((from, at, from_end), (to, then, to_end), seed) in [
+            ((a, of_a[i], ends[0]), (b, of_b[i], ends[1]), 2 * n),
+            ((b, of_b[i], ends[1]), (a, of_a[i], ends[0]), 2 * n + 1),
+        ] {
+            write(at, seed, writes_by_copy, from_end, from);
+            hand_over(from, to);
+            check(then, seed, reads_by_copy, to_end, to);
+        }
+    }
+    hand_over(b, a);
+    assert_eq!(driver.mismatches(a), Ok(wrong), "wrong words");
+    driver.destroy_stream(b).unwrap();
+    rig.close();
+}
+
 /// When another handle is mapped at an address, the address shows that handle's bytes, and the
 /// handle that was there shows its own elsewhere.
 pub fn an_address_shows_its_new_handle_at_once(driver: &dyn Driver) {

@@ -1,11 +1,12 @@
 //! Random programs of several streams.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use glake_core::alloc::Allocator;
 use glake_core::driver::Driver;
-use glake_core::sim::{Completion, SimConfig, SimDriver};
-use glake_core::units::DeviceId;
+use glake_core::sim::{Completion, Fault, SimConfig, SimDriver};
+use glake_core::units::{DeviceId, StreamId};
 use proptest::prelude::*;
 
 use crate::rng::Rng;
@@ -113,11 +114,86 @@ fn bytes(rng: &mut Rng) -> u64 {
     }
 }
 
-/// An allocator that serves several streams, over a simulated GPU.
+/// How a test makes a GPU get on and fail, as far as it can: by itself it does nothing, and the GPU
+/// takes its time.
+pub trait Control: Debug {
+    /// Runs at most `n` pieces of work of `stream`, as far as they wait for nothing.
+    fn complete(&self, _stream: StreamId, _n: usize) {}
+
+    /// Runs everything that was enqueued.
+    fn complete_all(&self) {}
+
+    /// Lets time go by.
+    fn advance(&self, _ns: u64) {}
+
+    /// How many pieces of work of `stream` are pending, where that can be told.
+    fn n_pending(&self, _stream: StreamId) -> Option<usize> {
+        None
+    }
+
+    /// Makes a call of the driver fail.
+    fn plan(&self, _fault: Fault) {}
+
+    /// Forgets the failures that did not come.
+    fn clear_faults(&self) {}
+
+    /// How many calls failed as planned.
+    fn n_faults(&self) -> u64 {
+        0
+    }
+
+    /// What becomes of the names of destroyed streams.
+    fn stream_names(&self) -> StreamNames {
+        StreamNames::Unique
+    }
+}
+
+/// What becomes of the names of destroyed streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamNames {
+    /// No other stream ever gets them.
+    Unique,
+    /// Other streams get them, so that an allocator has to be told of an end. Programs destroy none.
+    Reused,
+}
+
+impl Control for Arc<SimDriver> {
+    fn complete(&self, stream: StreamId, n: usize) {
+        SimDriver::complete(self, stream, n).unwrap();
+    }
+
+    fn complete_all(&self) {
+        SimDriver::complete_all(self);
+    }
+
+    fn advance(&self, ns: u64) {
+        SimDriver::advance(self, ns);
+    }
+
+    fn n_pending(&self, stream: StreamId) -> Option<usize> {
+        Some(SimDriver::n_pending(self, stream).unwrap())
+    }
+
+    fn plan(&self, fault: Fault) {
+        SimDriver::plan(self, fault);
+    }
+
+    fn clear_faults(&self) {
+        SimDriver::clear_faults(self);
+    }
+
+    fn n_faults(&self) -> u64 {
+        SimDriver::n_faults(self)
+    }
+}
+
+/// An allocator that serves several streams, over a GPU.
 #[derive(Debug)]
 pub struct Machine {
     /// The GPU.
-    pub sim: Arc<SimDriver>,
+    pub gpu: Arc<dyn Driver>,
+    /// What makes it get on.
+    pub control: Box<dyn Control>,
     /// What looks on between it and the allocator.
     pub spy: Arc<Spy>,
     /// The allocator.
@@ -125,12 +201,22 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A GPU of [`MEMORY_BYTES`] whose work is done as `completion` says, under what `make` makes of it.
+    /// A simulated GPU of [`MEMORY_BYTES`] whose work is done as `completion` says, under what `make`
+    /// makes of it.
     pub fn new(completion: Completion, make: impl FnOnce(Arc<Spy>) -> Box<dyn Allocator>) -> Self {
         let sim = SimConfig::h200(1).memory_bytes(MEMORY_BYTES).completion(completion).build();
         let sim = Arc::new(sim);
-        let spy = Spy::new(Arc::clone(&sim) as Arc<dyn Driver>);
+        Self::over(Arc::clone(&sim) as Arc<dyn Driver>, Box::new(sim), make)
+    }
+
+    /// A GPU under what `make` makes of it, which should take no more than [`MEMORY_BYTES`].
+    pub fn over(
+        gpu: Arc<dyn Driver>,
+        control: Box<dyn Control>,
+        make: impl FnOnce(Arc<Spy>) -> Box<dyn Allocator>,
+    ) -> Self {
+        let spy = Spy::new(Arc::clone(&gpu));
         let allocator = make(Arc::clone(&spy));
-        Self { sim, spy, allocator }
+        Self { gpu, control, spy, allocator }
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
-use glake_core::driver::{DeviceOps, DriverError, StreamOrder};
-use glake_core::sim::{Fault, SimDriver};
+use glake_core::driver::{Driver, DriverError, StreamOrder as _};
+use glake_core::sim::Fault;
 use glake_core::units::{AddressRange, StreamId};
 
 use super::super::{Outcomes, check_order, live_part};
-use super::{Action, DEVICE, Machine};
+use super::{Action, DEVICE, Machine, StreamNames};
 use crate::oracle::{Findings, Oracle};
 
 /// Streams of a program: the legacy stream, the thread's own, and four that come and go.
@@ -41,6 +41,8 @@ pub struct Runner {
     /// Planned for the next operation of the allocator.
     fault: Option<Fault>,
     outcomes: Outcomes,
+    /// Words that were wrong before.
+    wrong: u64,
 }
 
 impl Runner {
@@ -51,6 +53,7 @@ impl Runner {
         streams.resize_with(N_STREAMS, || machine.spy.create_stream(DEVICE).unwrap());
         Self {
             oracle: Oracle::over(Arc::clone(&machine.spy)),
+            wrong: machine.gpu.mismatches(StreamId::LEGACY).unwrap(),
             machine,
             streams,
             live: Vec::new(),
@@ -80,8 +83,10 @@ impl Runner {
         let stats = self.machine.allocator.stats();
         assert_eq!((stats.requested_bytes, stats.allocated_bytes, stats.n_live), (0, 0, 0), "all is free");
         self.trim(0);
-        self.machine.sim.complete_all();
-        assert_eq!(self.machine.sim.mismatches(StreamId::LEGACY), Ok(0), "no byte was overwritten");
+        self.machine.control.complete_all();
+        self.machine.gpu.synchronize_all(DEVICE).unwrap();
+        let wrong = self.machine.gpu.mismatches(StreamId::LEGACY);
+        assert_eq!(wrong, Ok(self.wrong), "no byte was overwritten");
         self.outcomes
     }
 
@@ -91,8 +96,8 @@ impl Runner {
             Action::Trim { keep_bytes } => self.trim(keep_bytes),
             Action::Replace { pick } => self.replace(N_DEFAULT + of(pick, N_STREAMS - N_DEFAULT)),
             Action::Complete { on, n } => {
-                self.machine.sim.complete(self.streams[of(on, N_STREAMS)], n as usize).unwrap();
-                self.machine.sim.advance(n * WORK_NS);
+                self.machine.control.complete(self.streams[of(on, N_STREAMS)], n as usize);
+                self.machine.control.advance(n * WORK_NS);
             }
             Action::Fail { after } => self.fault = Some(Fault::nth(after)),
             _ if self.live.is_empty() => {}
@@ -118,13 +123,13 @@ impl Runner {
         &mut self,
         operation: impl FnOnce(&mut dyn Allocator) -> Result<T, AllocError>,
     ) -> (Result<T, AllocError>, bool) {
-        let before = self.machine.sim.n_faults();
+        let before = self.machine.control.n_faults();
         if let Some(fault) = self.fault.take() {
-            self.machine.sim.plan(fault);
+            self.machine.control.plan(fault);
         }
         let outcome = operation(&mut *self.machine.allocator);
-        self.machine.sim.clear_faults();
-        (outcome, self.machine.sim.n_faults() > before)
+        self.machine.control.clear_faults();
+        (outcome, self.machine.control.n_faults() > before)
     }
 
     fn allocate(&mut self, on: usize, bytes: u64) {
@@ -142,7 +147,7 @@ impl Runner {
                 let live = Live { allocation: *allocation, on, seed: self.n_allocations };
                 self.live.push(live);
                 if let Some(range) = pattern(&live) {
-                    self.work(live.on, |sim, stream| sim.fill_pattern(range, live.seed, stream));
+                    self.work(live.on, |gpu, stream| gpu.fill_pattern(range, live.seed, stream));
                 }
             }
             Err(AllocError::OutOfMemory(report)) => {
@@ -204,7 +209,9 @@ impl Runner {
         let event = spy.record(old).unwrap();
         spy.wait(new, event).unwrap();
         spy.forget(event);
-        spy.destroy_stream(old).unwrap();
+        if self.machine.control.stream_names() == StreamNames::Unique {
+            spy.destroy_stream(old).unwrap();
+        }
         self.streams[on] = new;
     }
 
@@ -219,14 +226,14 @@ impl Runner {
     /// The device finds the pattern of an allocation.
     fn check(&self, live: &Live, on: usize) {
         if let Some(range) = pattern(live) {
-            self.work(on, |sim, stream| sim.check_pattern(range, live.seed, stream));
+            self.work(on, |gpu, stream| gpu.check_pattern(range, live.seed, stream));
         }
     }
 
-    fn work(&self, on: usize, work: impl FnOnce(&SimDriver, StreamId) -> Result<(), DriverError>) {
+    fn work(&self, on: usize, work: impl FnOnce(&dyn Driver, StreamId) -> Result<(), DriverError>) {
         let stream = self.streams[on];
-        self.machine.sim.delay(stream, WORK_NS).unwrap();
-        work(&self.machine.sim, stream).unwrap();
+        self.machine.gpu.delay(stream, WORK_NS).unwrap();
+        work(&*self.machine.gpu, stream).unwrap();
     }
 
     fn check_stats(&self) {
