@@ -7,21 +7,21 @@ use glake::sim::SimDriver;
 
 use super::{DEVICE, MIB};
 
-/// Lets other threads run until `done`.
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    for _ in 0..10_000 {
-        if done() {
-            return;
+/// Lets other threads run until `done`, or too long.
+fn comes_true(done: impl Fn() -> bool) -> bool {
+    let rest = || std::thread::park_timeout(std::time::Duration::from_millis(1));
+    (0..10_000).any(|_| {
+        done() || {
+            rest();
+            false
         }
-        std::thread::park_timeout(std::time::Duration::from_millis(1));
-    }
-    panic!("{what} did not happen");
+    })
 }
 
 #[test]
 fn headroom_is_there_without_a_request() {
     let pool = Pool::builder(SimDriver::h200(1), DEVICE).headroom_bytes(64 * MIB).build().unwrap();
-    wait_until("growth", || pool.stats().reserved_bytes >= 64 * MIB);
+    assert!(comes_true(|| pool.stats().reserved_bytes >= 64 * MIB));
     let calls = pool.stats().n_misses;
     let buffer = pool.alloc::<u8>(60 << 20, pool.stream()).unwrap();
     assert_eq!(pool.stats().n_misses, calls, "no driver call was needed");
@@ -39,7 +39,7 @@ fn a_pool_closes_and_drops_with_its_thread() {
         if round % 2 == 0 { pool.close().unwrap() } else { drop(pool) }
     }
     let physical_bytes = || glake::Driver::ledger(&*driver, DEVICE).unwrap().physical_bytes;
-    wait_until("the end of the last thread", || physical_bytes() == 0);
+    assert!(comes_true(|| physical_bytes() == 0), "the last thread ends");
 }
 
 #[test]

@@ -384,11 +384,12 @@ fn random_programs_of_several_streams_keep_every_invariant() {
 fn a_hundred_million_operations_keep_every_invariant() {
     const N_OPS: u64 = 100_000_000;
     const EACH: u64 = 5_000;
+    let n_threads = thread::available_parallelism().map_or(2, usize::from);
     thread::scope(|scope| {
-        for half in 0..2 {
+        for first in 0..n_threads as u64 {
             scope.spawn(move || {
-                for seed in (half..N_OPS / EACH).step_by(2) {
-                    let (completion, mode) = KINDS[(seed / 2 % 4) as usize];
+                for seed in (first..N_OPS / EACH).step_by(n_threads) {
+                    let (completion, mode) = KINDS[(seed % 4) as usize];
                     Program::new(1000 + seed, completion, mode).run(EACH, 1_000);
                 }
             });
