@@ -6,16 +6,21 @@
 use std::collections::BTreeSet;
 
 use glake_core::alloc::AllocError;
+use glake_core::driver::DriverError;
 
 use crate::config::Mode;
 use crate::order::{StreamIndex, Tag};
 use crate::plan::Plan;
 use crate::pool::StitchPool;
 use crate::sizing::single_pages;
+use crate::stale::StaleMapping;
 use crate::units::{PAGE, page_of, page_start};
 
 /// Pages that a step creates.
 const STEP_PAGES: usize = 4;
+
+/// Mappings of graphs that a step passes over.
+const MOST_DEFERRED: usize = 16;
 
 /// What [`StitchPool::step`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,16 +69,34 @@ impl StitchPool {
         if !self.has_much_stale() {
             return Ok(false);
         }
-        let Some(oldest) = self.stale.oldest() else { return Ok(false) };
+        let Some(oldest) = self.oldest_of_no_graph() else { return Ok(false) };
         let (page, uses) = (oldest.page, oldest.uses.clone());
         for &tag in &uses {
-            self.order.ensure_event(tag, &*self.driver)?;
+            match self.order.ensure_event(tag, &*self.driver) {
+                // Later.
+                Err(DriverError::Capturing(_) | DriverError::NotSupported(_)) => return Ok(false),
+                ensured => ensured?,
+            }
         }
         if !uses.iter().all(|&tag| self.order.has_passed(tag, &*self.driver)) {
             return Ok(false);
         }
         self.unmap_stale(page)?;
         Ok(true)
+    }
+
+    /// The oldest stale mapping that no graph may use. Those that stand before it go to the back, a few
+    /// at a time.
+    fn oldest_of_no_graph(&mut self) -> Option<&StaleMapping> {
+        for _ in 0..MOST_DEFERRED {
+            let oldest = self.stale.oldest()?;
+            if !oldest.uses.iter().any(|&tag| self.order.is_graphs(tag)) {
+                return self.stale.oldest();
+            }
+            let page = oldest.page;
+            self.stale.defer(page);
+        }
+        None
     }
 
     /// Whether the device has less free memory than others are to be left.

@@ -57,7 +57,8 @@ impl Drop for GraphMemory {
 
 impl StitchPool {
     /// Serves `stream` with memory of a graph from now on until [`end_capture`](Self::end_capture).
-    /// To be called before the capture begins.
+    /// To be called before the capture begins: from then on no call of the pool breaks it, from whatever
+    /// thread.
     ///
     /// Allocations that are alive at the end of the capture stay alive, and may be freed as any
     /// other; their memory stays with the graph all the same. Requests of the capture make driver

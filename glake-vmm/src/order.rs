@@ -461,10 +461,10 @@ impl Order {
         self.rename();
     }
 
-    /// Refuses what would break a capture that the driver cannot see: of the default stream of
-    /// another thread.
+    /// Refuses what would break a capture: the driver cannot see one of the default stream of another
+    /// thread, nor one that is about to begin.
     fn spare_captures(&self) -> Result<(), DriverError> {
-        match self.streams.iter().find(|s| s.under.is_some() && !s.key.is_here()) {
+        match self.streams.iter().find(|s| s.under.is_some()) {
             Some(s) => Err(DriverError::Capturing(s.key.stream)),
             None => Ok(()),
         }

@@ -336,7 +336,10 @@ impl StitchPool {
             if let Some(found) = found {
                 return Ok(found);
             }
-            self.take_back_spares(spares);
+            // In a pinned pool they may have gone back to the device meanwhile.
+            if self.config.mode != Mode::Pinned {
+                self.take_back_spares(spares);
+            }
             return Err(error);
         }
         self.counters.n_misses += 1;

@@ -58,6 +58,14 @@ impl Stale {
         self.by_page.get(page).map(|(_, mapping)| mapping)
     }
 
+    /// Makes the mapping that starts at `page` the youngest.
+    pub(crate) fn defer(&mut self, page: usize) {
+        if let Some(mapping) = self.at(page).cloned() {
+            self.remove(page);
+            self.insert(mapping);
+        }
+    }
+
     /// The mapping that starts at `page`.
     pub(crate) fn at(&self, page: usize) -> Option<&StaleMapping> {
         self.by_page.get(&index(page)).map(|(_, mapping)| mapping)

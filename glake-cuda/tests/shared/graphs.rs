@@ -270,13 +270,8 @@ fn capture(
     (from, to, ending): (u64, u64, Ending),
     pause: impl Fn(),
 ) -> Captured {
-    // Under the lock: no other thread is in a call that would break a capture which it did not see.
-    let memory = rig.pool.with(|pool| {
-        let memory = pool.begin_capture(stream).unwrap();
-        begin(stream, GLOBAL);
-        memory
-    });
-    let memory = memory.unwrap();
+    let memory = rig.pool.with(|pool| pool.begin_capture(stream)).unwrap().unwrap();
+    begin(stream, GLOBAL);
     let mut ranges = churn(rig, sizes(from, to, 0), stream, 1 << 60);
     pause();
     ranges.extend(churn(rig, sizes(from, to, 3), stream, 2 << 60));

@@ -1,6 +1,6 @@
 //! Background steps, driven by hand, and the mode in which handles stay where they are.
 
-use glake_core::alloc::Allocator;
+use glake_core::alloc::{AllocError, Allocator};
 use glake_core::driver::{Call, Driver, VirtualMemory};
 use glake_core::sim::{Completion, SimConfig};
 
@@ -121,6 +121,21 @@ fn pinned_memory_is_never_mapped_twice() {
     rig.pool.defragment().unwrap();
     assert_eq!(rig.pool.stats().n_stitches, 0);
     rig.check();
+    rig.finish();
+}
+
+#[test]
+fn a_pinned_pool_that_is_out_of_memory_gave_its_spare_unit_away() {
+    let mut rig = Rig::immediate(|config| config.mode(Mode::Pinned).limit_bytes(8 * MIB));
+    rig.allocate(6 * MIB);
+    for _ in 0..3 {
+        let small = rig.allocate(600);
+        rig.free(small);
+        let refused = rig.try_allocate(rig.request(4 * MIB));
+        assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
+        rig.check();
+    }
+    rig.free_all();
     rig.finish();
 }
 

@@ -11,7 +11,7 @@ use glake_testkit::spy::Extent;
 
 use super::bench::Bench;
 use crate::tests::rig::{DEVICE, MIB};
-use crate::{GraphMemory, Mode};
+use crate::{GraphMemory, Mode, Step};
 
 const SIZES: [u64; 2] = [1000, 4 * MIB];
 
@@ -421,5 +421,59 @@ fn bytes_of_a_graph_at_the_end_are_no_room_for_others() {
     assert_ne!(bench.allocate(6 * MIB, b), freed);
     assert!(bench.physical_bytes() <= reserved + 6 * MIB);
     drop(memory);
+    bench.finish();
+}
+
+/// Old mappings of a graph stay for as long as the graph may use them, and keep no others from going.
+#[test]
+fn steps_unmap_what_is_behind_the_mappings_of_a_graph() {
+    let (mut bench, [a, b]) = Bench::busy(|config| config.mode(Mode::Compact).limit_bytes(96 * MIB));
+    bench.pool.leave_to_steps();
+    let memory = bench.begin_capture(a);
+    let [first, kept, second] = [4 * MIB, MIB, 4 * MIB].map(|bytes| bench.allocate(bytes, a));
+    [first, second].into_iter().for_each(|ptr| bench.free(ptr, a));
+    let gathered = bench.allocate(8 * MIB, a);
+    let graphs_bytes = bench.pool.stats().stale_bytes;
+    assert!(graphs_bytes > 0, "the capture gathers: {}", bench.pool.stats());
+    bench.free(gathered, a);
+    bench.free(kept, a);
+    let graph = bench.end_capture(a);
+    let has_much = |bench: &Bench| {
+        let stats = bench.pool.stats();
+        stats.stale_bytes > 2 * stats.reserved_bytes
+    };
+    for round in 0..400 {
+        let sizes = [(3 + round % 5) * 2 * MIB, (2 + round % 3) * 2 * MIB, (4 + round % 7) * 2 * MIB];
+        let made = sizes.map(|bytes| bench.allocate(bytes, b));
+        let kept = bench.allocate(2 * MIB, b);
+        made.into_iter().for_each(|ptr| bench.free(ptr, b));
+        let last = bench.allocate(24 * MIB, b);
+        [kept, last].into_iter().for_each(|ptr| bench.free(ptr, b));
+    }
+    assert!(has_much(&bench), "{}", bench.pool.stats());
+    bench.sim.complete_all();
+    while bench.pool.step().expect("a graph is no failure") == Step::Unmapped {
+        bench.check();
+    }
+    assert!(!has_much(&bench), "{}", bench.pool.stats());
+    bench.sim.launch(graph, b).unwrap();
+    bench.sim.complete_all();
+    bench.sim.synchronize_all(DEVICE).expect("what the graph uses is mapped");
+    drop(memory);
+    bench.finish();
+}
+
+/// From the word of a capture on nothing is called that would break it, though it has not begun.
+#[test]
+fn a_capture_that_is_about_to_begin_is_spared() {
+    let (mut bench, [a, b]) = Bench::busy(|config| config);
+    let freed = bench.allocate(4 * MIB, b);
+    let reserved_bytes = bench.physical_bytes();
+    let memory = bench.pool.begin_capture(a).unwrap();
+    bench.pool.free_from_anywhere(freed).unwrap();
+    assert_eq!(bench.pool.trim(0), Ok(0), "an event of the device would break the capture");
+    bench.pool.end_capture(a);
+    memory.finished();
+    assert_eq!(bench.pool.trim(0), Ok(reserved_bytes));
     bench.finish();
 }
