@@ -21,6 +21,7 @@ mod capture;
 mod check;
 mod commit;
 mod config;
+mod free;
 mod free_index;
 mod held;
 mod homing;

@@ -4,7 +4,8 @@ use glake_core::alloc::AllocError;
 use glake_core::units::{DevicePtr, StreamId};
 
 use crate::order::Epoch;
-use crate::pool::{Last, StitchPool};
+use crate::free::Last;
+use crate::pool::StitchPool;
 
 /// A moment in the work of all streams; see [`StitchPool::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

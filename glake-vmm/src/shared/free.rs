@@ -7,7 +7,8 @@ use glake_core::units::{DevicePtr, StreamId};
 
 use super::{Late, SharedPool, State};
 use crate::order::{Key, StreamIndex};
-use crate::pool::{Last, StitchPool, offset_in};
+use crate::free::Last;
+use crate::pool::{StitchPool, offset_in};
 use crate::spare::UnitName;
 use crate::sync::MutexGuard;
 use crate::units::{PAGE, page_of};

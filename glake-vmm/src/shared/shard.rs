@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::order::Tag;
-use crate::pool::Users;
+use crate::free::Users;
 use crate::small::{Size, Spot};
 use crate::spare::Small;
 use crate::stale::Uses;
