@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use glake_core::driver::{Driver, DriverError};
 use glake_core::units::{DeviceId, EventId, StreamId};
 
 use crate::thread::{self, ThreadToken};

@@ -8,22 +8,21 @@ use glake_core::driver::{Driver, DriverError};
 use glake_core::stats::Stats;
 use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
 
-use smallvec::SmallVec;
-
 use crate::blocks::{Blocks, Kind};
 use crate::capture::Gone;
 use crate::config::Config;
-use crate::held::{Held, What};
+use crate::free::{Last, Users};
+use crate::held::Held;
 use crate::homing::Homing;
-use crate::order::{Order, StreamIndex, Tag, Taker, Waiting};
+use crate::order::{Order, StreamIndex, Taker, Waiting};
 use crate::room::Found;
 use crate::shared::Figures;
 use crate::sizing::Spent;
 use crate::slots::Slots;
-use crate::small::{SMALL_BYTES, Size};
-use crate::spare::{Small, UnitName};
-use crate::stale::{Stale, Uses};
-use crate::units::{GRANULE_BYTES, PAGE, page_of};
+use crate::small::SMALL_BYTES;
+use crate::spare::Small;
+use crate::stale::Stale;
+use crate::units::{GRANULE_BYTES, PAGE};
 
 /// A stream-ordered pool of device memory that stitches. See the [crate docs](crate).
 ///

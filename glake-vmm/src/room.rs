@@ -1,20 +1,18 @@
 //! Room for a request: the best fit, and what happens when none fits.
 
-use std::collections::BTreeSet;
-use std::ops::Range;
-
 use glake_core::alloc::{AllocError, OutOfMemory};
-use glake_core::driver::DriverError;
-use smallvec::SmallVec;
 
 use crate::blocks::{Block, first_handle_from, last_handle_until};
-use crate::commit::CommitError;
 use crate::config::Mode;
-use crate::order::{Readiness, Tag, Taker};
-use crate::plan::{Plan, Planner};
+use crate::order::{Readiness, Taker};
 use crate::pool::StitchPool;
-use crate::sizing::{Among, Growth, few_mappings, handle_sizes, single_pages};
-use crate::units::{GRANULE_BYTES, PAGE, page_of, page_start};
+use crate::sizing::few_mappings;
+use crate::units::{GRANULE_BYTES, PAGE, page_of};
+
+mod among;
+mod make;
+
+pub(crate) use make::Stitching;
 
 /// How many free blocks a search looks at before it takes one that is long enough wherever it
 /// starts, or goes on to look inside.
@@ -28,11 +26,6 @@ const N_FITS: usize = 4;
 
 /// Free bytes for a request: their block, and where they start.
 pub(crate) type Found = (u32, u64);
-
-mod among;
-mod make;
-
-pub(crate) use make::Stitching;
 
 impl StitchPool {
     /// Free bytes that the taker may use as they are: of the few shortest free blocks, the lowest of

@@ -3,7 +3,7 @@
 use glake_core::driver::{Driver, DriverError};
 use glake_core::units::EventId;
 
-use super::{Epoch, Order, State, StreamIndex};
+use super::{Epoch, Order, State, Stream, StreamIndex};
 
 impl Order {
     /// Blocks until the device is done with all that was enqueued so far, but for captures.

@@ -3,7 +3,7 @@
 use glake_core::driver::{Driver, DriverError};
 use glake_core::units::StreamId;
 
-use super::{Epoch, Key, Order, State, Stream, StreamIndex};
+use super::{Epoch, Key, Order, State, StreamIndex};
 
 impl Order {
     /// Ends a stream that is about to be destroyed, behind a last event.
