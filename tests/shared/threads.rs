@@ -37,7 +37,8 @@ struct Parcel {
 struct Shared {
     driver: Arc<dyn Driver>,
     pool: Locked<StitchPool>,
-    /// Gathers while the stream that gathered was busy.
+    /// Requests while their stream was busy, and gathers for them.
+    n_busy: AtomicU64,
     n_pending_gathers: AtomicU64,
     n_handed_over: AtomicU64,
     n_refused: AtomicU64,
@@ -105,7 +106,8 @@ impl Worker<'_> {
             (allocated, pool.memory_stats().n_stitches - before)
         });
         let (allocated, n_gathers) = allocated.unwrap();
-        if n_gathers > 0 && driver.query(busy) == Ok(false) {
+        if driver.query(busy) == Ok(false) {
+            self.shared.n_busy.fetch_add(1, Ordering::Relaxed);
             self.shared.n_pending_gathers.fetch_add(n_gathers, Ordering::Relaxed);
         }
         driver.forget(busy);
@@ -175,6 +177,7 @@ fn memory_is_whole_that_threads_hand_over(mode: Mode) {
     let shared = Shared {
         pool: Locked::new(StitchPool::new(Arc::clone(&driver), config).unwrap()),
         driver,
+        n_busy: AtomicU64::new(0),
         n_pending_gathers: AtomicU64::new(0),
         n_handed_over: AtomicU64::new(0),
         n_refused: AtomicU64::new(0),
@@ -198,20 +201,22 @@ fn memory_is_whole_that_threads_hand_over(mode: Mode) {
         assert!(ended.iter().all(Result::is_ok), "a thread failed");
     });
     shared.driver.synchronize_all(DEVICE).unwrap();
-    let [n_gathers, n_handed_over, n_refused] =
-        [&shared.n_pending_gathers, &shared.n_handed_over, &shared.n_refused]
-            .map(|n| n.load(Ordering::Relaxed));
+    let Shared { n_busy, n_pending_gathers, n_handed_over, n_refused, .. } = &shared;
+    let [n_busy, n_gathers, n_handed_over, n_refused] =
+        [n_busy, n_pending_gathers, n_handed_over, n_refused].map(|n| n.load(Ordering::Relaxed));
     let stats = shared.pool.stats();
     eprintln!(
-        "found: {mode:?}: {n_handed_over} allocations handed over, {n_refused} refused, {n_gathers} gathers under \
-         pending work, {stats}"
+        "found: {mode:?}: {n_gathers} gathers under pending work, {n_busy} of {n_handed_over} requests of busy \
+         streams, {n_refused} refused, {stats}"
     );
     assert_eq!(shared.driver.mismatches(stream), Ok(wrong), "wrong words");
     assert_eq!(n_handed_over, N_THREADS as u64 * N_ROUNDS);
     assert_eq!((stats.n_live, stats.allocated_bytes), (0, 0));
     assert_eq!(shared.pool.trim(0), Ok(stats.reserved_bytes), "everything comes back");
     if mode != Mode::Pinned {
-        assert!(n_gathers > 0, "no gathers under pending work");
+        assert!(stats.n_stitches > 0, "no gathers");
+        // Some tools let streams run one after the other.
+        assert!(n_gathers > 0 || n_busy == 0, "no gathers under pending work");
     }
 }
 
