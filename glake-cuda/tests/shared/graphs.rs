@@ -69,6 +69,8 @@ struct Graph {
 
 impl Graph {
     fn instantiate(&mut self) {
+        // Makes the device's context current on this thread, where it stays: the driver holds it, too.
+        CudaContext::new(0).unwrap();
         // SAFETY: the graph is live.
         let exec = unsafe { result::graph::instantiate(self.graph, CUgraphInstantiate_flags(0)) }.unwrap();
         self.exec = Some(exec);

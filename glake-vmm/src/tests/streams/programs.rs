@@ -378,6 +378,17 @@ fn random_programs_of_several_streams_keep_every_invariant() {
     }
 }
 
+/// Says at a panic which program it was.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the program of seed {} failed", self.0);
+        }
+    }
+}
+
 /// `cargo test --release -p glake-vmm --lib -- --ignored --nocapture a_hundred_million`
 #[test]
 #[ignore = "takes long"]
@@ -390,6 +401,7 @@ fn a_hundred_million_operations_keep_every_invariant() {
             scope.spawn(move || {
                 for seed in (first..N_OPS / EACH).step_by(n_threads) {
                     let (completion, mode) = KINDS[(seed % 4) as usize];
+                    let _named = Named(1000 + seed);
                     Program::new(1000 + seed, completion, mode).run(EACH, 1_000);
                 }
             });
