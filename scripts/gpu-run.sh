@@ -1,5 +1,11 @@
 #!/bin/sh
 # Runs a bundle made by scripts/gpu-bundle.sh; see there.
+#
+#   ./run.sh                                                  everything
+#   ./run.sh graphs streams threads device_laws device_pool   captured graphs, several streams, threads
+#   NO_MEMCHECK=1 ./run.sh [WORD...]                          without compute-sanitizer
+#
+# What tests print behind "found: " is what the machine does; the report has it.
 set -u
 cd "$(dirname "$0")"
 out=${OUT:-out}
@@ -90,7 +96,7 @@ if command -v compute-sanitizer > /dev/null && [ -z "${NO_MEMCHECK:-}" ]; then
         case $path in *lost* | *device_pool*) continue ;; esac
         [ -x "$path" ] && wanted "$path" "$@" || continue
         item "memcheck $path" compute-sanitizer --tool memcheck --report-api-errors no \
-            --error-exitcode 99 "$path" --test-threads=1
+            --error-exitcode 99 "$path" --test-threads=1 --nocapture
     done
 fi
 
@@ -114,6 +120,7 @@ fi
     for log in "$out"/tests-*device_pool.log; do
         [ -f "$log" ] && grep 'gathers under' "$log" | cut -c1-250
     done
+    grep -o 'found: .*' "$out"/*tests-*.log 2> /dev/null | sed "s|^$out/||" | cut -c1-300
     if [ -s "$out/cuda.jsonl" ]; then
         echo "== replays: utilization and driver ms on the GPU, then as simulated"
         n=$(wc -l < "$out/cuda.jsonl")

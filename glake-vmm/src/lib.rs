@@ -10,6 +10,11 @@
 //! One pool serves all streams of a device. Free bytes remember the stream and the stretch of its work
 //! that used them last, and go to another stream once that is done or behind a wait for an event.
 //!
+//! A handle that moves is mapped at two addresses for a while. The pool relies on such aliases being
+//! coherent between completed operations, on one stream or on several that wait for one another by
+//! events, and on nothing more: programs whose kernels overlap on a stream (programmatic dependent
+//! launch) or talk to each other while they run take [`Mode::Pinned`], in which no handle moves.
+//!
 //! The pool knows the driver seam ([`glake_core::driver`]) only and takes `&mut self`. [`SharedPool`]
 //! shares it between threads, with a fast path for each stream.
 #![forbid(unsafe_code)]

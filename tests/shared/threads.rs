@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use glake_core::adapt::Locked;
-use glake_core::alloc::{AllocError, Allocation, Allocator as _, Request};
+use glake_core::alloc::{AllocError, Allocation, Request};
 use glake_core::driver::Driver;
 use glake_core::units::{AddressRange, DeviceId, EventId, StreamId};
 use glake_testkit::rng::Rng;
-use glake_vmm::{Config, Mode, StitchPool};
+use glake_vmm::{Config, Mode, SharedPool};
 
 use super::{driver, work_late};
 
@@ -36,8 +35,9 @@ struct Parcel {
 /// What all threads share.
 struct Shared {
     driver: Arc<dyn Driver>,
-    pool: Locked<StitchPool>,
-    /// Gathers while the stream that gathered was busy.
+    pool: SharedPool,
+    /// Requests while their stream was busy, and gathers that they saw: each other's, too.
+    n_busy: AtomicU64,
     n_pending_gathers: AtomicU64,
     n_handed_over: AtomicU64,
     n_refused: AtomicU64,
@@ -99,13 +99,11 @@ impl Worker<'_> {
             _ => self.rng.log_between(1 << 20, 20 << 20),
         };
         let busy = driver.record(stream).unwrap();
-        let allocated = pool.with(|pool| {
-            let before = pool.memory_stats().n_stitches;
-            let allocated = pool.allocate(Request::new(bytes, stream));
-            (allocated, pool.memory_stats().n_stitches - before)
-        });
-        let (allocated, n_gathers) = allocated.unwrap();
-        if n_gathers > 0 && driver.query(busy) == Ok(false) {
+        let before = pool.stats().n_stitches;
+        let allocated = pool.allocate(Request::new(bytes, stream));
+        let n_gathers = pool.stats().n_stitches - before;
+        if driver.query(busy) == Ok(false) {
+            self.shared.n_busy.fetch_add(1, Ordering::Relaxed);
             self.shared.n_pending_gathers.fetch_add(n_gathers, Ordering::Relaxed);
         }
         driver.forget(busy);
@@ -126,7 +124,7 @@ impl Worker<'_> {
         true
     }
 
-    /// Checks what another thread wrote, and frees it in one of three ways.
+    /// Checks what another thread wrote, and frees it in one of four ways.
     fn receive(&mut self, parcel: &Parcel) {
         let Shared { driver, pool, .. } = self.shared;
         let stream = self.stream();
@@ -137,24 +135,25 @@ impl Worker<'_> {
         for (seed, end) in (parcel.seed..).zip(ends(&parcel.allocation)) {
             driver.check_pattern(end, seed, stream).unwrap();
         }
-        match self.rng.below(3) {
+        match self.rng.below(4) {
             0 => pool.free(ptr, stream).unwrap(),
-            1 => {
+            1 => pool.free_soon(ptr, stream).unwrap(),
+            2 => {
                 pool.record_use(ptr, stream).unwrap();
                 pool.free(ptr, owner).unwrap();
             }
-            _ => pool.with(|pool| pool.free_from_anywhere(ptr)).unwrap().unwrap(),
+            _ => pool.free_from_anywhere(ptr).unwrap(),
         }
         self.shared.n_handed_over.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Gives back, gathers and unmaps, until the threads are done.
-fn disturb(pool: &Locked<StitchPool>, is_over: &AtomicBool) {
+fn disturb(pool: &SharedPool, is_over: &AtomicBool) {
     for round in 0.. {
-        pool.with(StitchPool::step).unwrap().unwrap();
+        pool.step().unwrap();
         match round % 64 {
-            20 => drop(pool.with(StitchPool::defragment).unwrap().unwrap()),
+            20 => drop(pool.defragment().unwrap()),
             50 => drop(pool.trim(LIMIT_BYTES / 2).unwrap()),
             _ => thread::yield_now(),
         }
@@ -173,8 +172,9 @@ fn memory_is_whole_that_threads_hand_over(mode: Mode) {
     let wrong = driver.mismatches(stream).unwrap();
     let config = Config::new(DEVICE).mode(mode).limit_bytes(LIMIT_BYTES);
     let shared = Shared {
-        pool: Locked::new(StitchPool::new(Arc::clone(&driver), config).unwrap()),
+        pool: SharedPool::new(Arc::clone(&driver), config).unwrap(),
         driver,
+        n_busy: AtomicU64::new(0),
         n_pending_gathers: AtomicU64::new(0),
         n_handed_over: AtomicU64::new(0),
         n_refused: AtomicU64::new(0),
@@ -198,20 +198,22 @@ fn memory_is_whole_that_threads_hand_over(mode: Mode) {
         assert!(ended.iter().all(Result::is_ok), "a thread failed");
     });
     shared.driver.synchronize_all(DEVICE).unwrap();
-    let [n_gathers, n_handed_over, n_refused] =
-        [&shared.n_pending_gathers, &shared.n_handed_over, &shared.n_refused]
-            .map(|n| n.load(Ordering::Relaxed));
+    let Shared { n_busy, n_pending_gathers, n_handed_over, n_refused, .. } = &shared;
+    let [n_busy, n_gathers, n_handed_over, n_refused] =
+        [n_busy, n_pending_gathers, n_handed_over, n_refused].map(|n| n.load(Ordering::Relaxed));
     let stats = shared.pool.stats();
     eprintln!(
-        "found: {mode:?}: {n_handed_over} allocations handed over, {n_refused} refused, {n_gathers} gathers under \
-         pending work, {stats}"
+        "found: {mode:?}: {n_gathers} gathers seen under pending work, {n_busy} of {n_handed_over} requests of busy \
+         streams, {n_refused} refused, {stats}"
     );
     assert_eq!(shared.driver.mismatches(stream), Ok(wrong), "wrong words");
     assert_eq!(n_handed_over, N_THREADS as u64 * N_ROUNDS);
     assert_eq!((stats.n_live, stats.allocated_bytes), (0, 0));
     assert_eq!(shared.pool.trim(0), Ok(stats.reserved_bytes), "everything comes back");
     if mode != Mode::Pinned {
-        assert!(n_gathers > 0, "no gathers under pending work");
+        assert!(stats.n_stitches > 0, "no gathers");
+        // Some tools let streams run one after the other.
+        assert!(n_gathers > 0 || n_busy == 0, "no gathers under pending work");
     }
 }
 

@@ -70,6 +70,7 @@ impl CudaDriver {
         if !self.shared.has_user_objects {
             return Err(DriverError::NotSupported("cuUserObjectCreate"));
         }
+        let _entered = self.shared.first()?.enter()?;
         let last = Arc::new(Mutex::new(Some(act)));
         let data = Arc::into_raw(Arc::clone(&last));
         // SAFETY: `end` gets the one share that `data` is; `F` may go to another thread.

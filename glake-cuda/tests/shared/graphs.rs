@@ -10,12 +10,11 @@ use cudarc::driver::sys::{
     self, CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus as Status,
 };
 use cudarc::driver::{CudaContext, DriverError as CudaError, result};
-use glake_core::adapt::Locked;
 use glake_core::alloc::{AllocError, Allocation, Request};
 use glake_core::driver::{Access, DeviceOps, DriverError, Result, StreamOrder, VirtualMemory};
 use glake_core::units::{AddressRange, DeviceId, PAGE_BYTES, StreamId};
 use glake_cuda::CudaDriver;
-use glake_vmm::{Config, GraphMemory, StitchPool};
+use glake_vmm::{Config, GraphMemory, SharedPool};
 
 use super::{driver, work_late};
 
@@ -102,7 +101,7 @@ fn tested(allocation: &Allocation) -> AddressRange {
 /// A pool, and who holds which of its bytes.
 struct Rig {
     driver: CudaDriver,
-    pool: Locked<StitchPool>,
+    pool: SharedPool,
     wrong: u64,
 }
 
@@ -110,11 +109,11 @@ impl Rig {
     fn new() -> Self {
         work_late();
         let driver = driver();
-        let pool = StitchPool::new(Arc::new(driver.clone()), Config::new(DEVICE).limit_bytes(LIMIT_BYTES));
+        let pool = SharedPool::new(Arc::new(driver.clone()), Config::new(DEVICE).limit_bytes(LIMIT_BYTES));
         let stream = driver.create_stream(DEVICE).unwrap();
         driver.delay(stream, 1).unwrap();
         let wrong = driver.mismatches(stream).unwrap();
-        Self { driver, pool: Locked::new(pool.unwrap()), wrong }
+        Self { driver, pool: pool.unwrap(), wrong }
     }
 
     fn stream(&self) -> StreamId {
@@ -213,9 +212,9 @@ impl<'a> Others<'a> {
                 }
             }
             let pool = &self.rig.pool;
-            pool.with(StitchPool::step).unwrap().unwrap();
+            pool.step().unwrap();
             match round % 4 {
-                1 => drop(pool.with(StitchPool::defragment).unwrap().unwrap()),
+                1 => drop(pool.defragment().unwrap()),
                 3 => drop(pool.trim(64 << 20).unwrap()),
                 _ => {}
             }
@@ -272,7 +271,7 @@ fn capture(
     (from, to, ending): (u64, u64, Ending),
     pause: impl Fn(),
 ) -> Captured {
-    let memory = rig.pool.with(|pool| pool.begin_capture(stream)).unwrap().unwrap();
+    let memory = rig.pool.begin_capture(stream).unwrap();
     begin(stream, GLOBAL);
     let mut ranges = churn(rig, sizes(from, to, 0), stream, 1 << 60);
     pause();
@@ -283,7 +282,7 @@ fn capture(
     ranges.push(AddressRange::new(output.ptr, output.bytes));
     assert_eq!(status(stream), Status::CU_STREAM_CAPTURE_STATUS_ACTIVE, "the capture lives");
     let mut graph = end(stream).expect("the capture is whole");
-    rig.pool.with(|pool| pool.end_capture(stream)).unwrap();
+    rig.pool.end_capture(stream).unwrap();
     let memory = match ending {
         Ending::UserObject => {
             // SAFETY: the graph is live and this thread's.

@@ -28,6 +28,7 @@ driver_functions! {
 
     fn cuGraphInstantiateWithFlags(exec: Out<u64>, graph: u64, flags: u64) |machine| {
         let _ = flags;
+        machine.current()?;
         exec.put(machine.instantiate(graph)?)
     }
 
@@ -39,6 +40,7 @@ driver_functions! {
         log_bytes: u64,
     ) |machine| {
         let _ = (error_node, log, log_bytes);
+        machine.current()?;
         exec.put(machine.instantiate(graph)?)
     }
 
