@@ -221,4 +221,3 @@ impl StitchPool {
         self.driver.memory_info(self.config.device).map_or(0, |info| info.free_bytes)
     }
 }
-

@@ -3,8 +3,8 @@
 use glake_core::alloc::AllocError;
 use glake_core::units::{DevicePtr, StreamId};
 
-use crate::order::Epoch;
 use crate::free::Last;
+use crate::order::Epoch;
 use crate::pool::StitchPool;
 
 /// A moment in the work of all streams; see [`StitchPool::mark`].

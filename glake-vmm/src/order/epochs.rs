@@ -76,7 +76,7 @@ impl Order {
         }
         let s = &mut self.streams[stream.index()];
         s.freed_bytes += bytes;
-        if s.freed_bytes >= BYTES_PER_EVENT && s.state != State::Captured {
+        if s.freed_bytes >= BYTES_PER_EVENT && s.state == State::Live {
             s.freed_bytes = 0;
             let _ = self.close_epoch(stream, driver);
             let _ = self.poll_stream(stream, driver);
@@ -113,7 +113,11 @@ impl Order {
         }
     }
 
-    pub(super) fn poll_stream(&mut self, stream: StreamIndex, driver: &dyn Driver) -> Result<(), DriverError> {
+    pub(super) fn poll_stream(
+        &mut self,
+        stream: StreamIndex,
+        driver: &dyn Driver,
+    ) -> Result<(), DriverError> {
         while let Some(oldest) = self.streams[stream.index()].events.front() {
             if !driver.query(oldest.event)? {
                 return Ok(());

@@ -69,7 +69,12 @@ impl StitchPool {
 
     /// Addresses for `bytes` bytes in a stretch of a free block: at its ends, and where a handle
     /// starts.
-    pub(super) fn places(&self, span: &Range<u64>, bytes: u64, align_bytes: u64) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn places(
+        &self,
+        span: &Range<u64>,
+        bytes: u64,
+        align_bytes: u64,
+    ) -> impl Iterator<Item = u64> + use<> {
         let low = span.start.next_multiple_of(align_bytes);
         let high = span.end.saturating_sub(bytes) / align_bytes * align_bytes;
         let at_handle = page_start(first_handle_from(low, &self.slots));
@@ -123,7 +128,13 @@ impl StitchPool {
 
     /// Free bytes behind a wait that spoil no whole free handle, where `found` does and much is spoilt
     /// already: a wait for recorded work costs less than memory.
-    pub(super) fn unspoiling_fit(&self, found: Found, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
+    pub(super) fn unspoiling_fit(
+        &self,
+        found: Found,
+        bytes: u64,
+        align_bytes: u64,
+        taker: Taker,
+    ) -> Option<Found> {
         let free_bytes = self.physical_bytes().saturating_sub(self.allocated_bytes());
         let spoilt_bytes = free_bytes.saturating_sub(self.blocks.clean_bytes());
         let may_matter = !self.order.is_single() && spoilt_bytes * SPOILT_SHARE > self.physical_bytes();

@@ -26,7 +26,12 @@ pub(crate) enum Stitching {
 }
 
 impl StitchPool {
-    pub(super) fn stitch_or_grow(&mut self, bytes: u64, align_bytes: u64, taker: Taker) -> Result<(), AllocError> {
+    pub(super) fn stitch_or_grow(
+        &mut self,
+        bytes: u64,
+        align_bytes: u64,
+        taker: Taker,
+    ) -> Result<(), AllocError> {
         let is_pinned = self.config.mode == Mode::Pinned;
         if is_pinned || self.physical_bytes() < self.config.stitch_above_bytes {
             let grown = self.try_room(bytes, align_bytes, Stitching::Never, taker);
@@ -93,7 +98,13 @@ impl StitchPool {
     }
 
     /// A plan for a place that is fast to clear, if there is one, or else for any.
-    pub(super) fn plan(&mut self, bytes: u64, align_bytes: u64, stitching: Stitching, taker: Taker) -> Option<Plan> {
+    pub(super) fn plan(
+        &mut self,
+        bytes: u64,
+        align_bytes: u64,
+        stitching: Stitching,
+        taker: Taker,
+    ) -> Option<Plan> {
         let keeps_stale = self.homing.is_on();
         let few = |n_pages| if keeps_stale { 0 } else { few_mappings(n_pages) };
         let fast = self.plan_over(bytes, align_bytes, stitching, taker, few);

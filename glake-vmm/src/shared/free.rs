@@ -6,8 +6,8 @@ use glake_core::alloc::{AllocError, Allocator};
 use glake_core::units::{DevicePtr, StreamId};
 
 use super::{Late, SharedPool, State};
-use crate::order::{Key, StreamIndex};
 use crate::free::Last;
+use crate::order::{Key, StreamIndex};
 use crate::pool::{StitchPool, offset_in};
 use crate::spare::UnitName;
 use crate::sync::MutexGuard;

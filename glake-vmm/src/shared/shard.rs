@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::order::Tag;
 use crate::free::Users;
+use crate::order::Tag;
 use crate::small::{Size, Spot};
 use crate::spare::Small;
 use crate::stale::Uses;

@@ -408,3 +408,10 @@ fn a_hundred_million_operations_keep_every_invariant() {
         }
     });
 }
+
+/// It found that a stream whose last event had passed was taken for one at work.
+#[test]
+fn a_stream_that_is_done_with_stays_so() {
+    let (completion, mode) = KINDS[3];
+    Program::new(17_471, completion, mode).run(5_000, 1_000);
+}
