@@ -215,8 +215,29 @@ impl Blocks {
 
     /// Cuts `bytes` bytes at `at` out of the free `block` and makes them `kind`.
     pub(crate) fn carve(&mut self, block: u32, at: u64, bytes: u64, kind: Kind, slots: &mut Slots) -> u32 {
-        let (taken, pieces) = self.cut_out(block, at, bytes, kind, slots);
-        self.pieces.drop(pieces);
+        let whole = self.get(block);
+        let pieces = if at == whole.start {
+            self.pieces.cut_front(whole.pieces, bytes)
+        } else if at + bytes == whole.end() {
+            self.pieces.cut_back(whole.pieces, bytes)
+        } else {
+            let (taken, pieces) = self.cut_out(block, at, bytes, kind, slots);
+            self.pieces.drop(pieces);
+            return taken;
+        };
+        self.remove_from_index(block);
+        let whole = self.get(block);
+        let (low_end, is_low, is_all) = (at + bytes, at == whole.start, bytes == whole.bytes);
+        self.blocks[block as usize].pieces = List::EMPTY;
+        let mut taken = block;
+        if !is_all {
+            let upper = self.split(block, if is_low { low_end } else { at }, slots);
+            let rest = if is_low { upper } else { block };
+            taken = if is_low { block } else { upper };
+            self.blocks[rest as usize].pieces = pieces;
+            self.insert_in_index(rest, slots);
+        }
+        self.blocks[taken as usize].kind = kind;
         taken
     }
 
@@ -240,8 +261,15 @@ impl Blocks {
     /// Frees a taken block, last used for `tag`, and joins it with free neighbours; returns what
     /// they became.
     pub(crate) fn release(&mut self, block: u32, tag: Tag, slots: &mut Slots) -> u32 {
-        let bytes = self.get(block).bytes;
-        self.blocks[block as usize].pieces = self.pieces.one(bytes, tag);
+        let b = self.get(block);
+        let (prev, next, bytes, start, end) = (b.prev, b.next, b.bytes, b.start, b.end());
+        if prev != NONE && self.get(prev).is_free() && self.get(prev).end() == start {
+            self.blocks[prev as usize].pieces = self.pieces.append(self.get(prev).pieces, bytes, tag);
+        } else if next != NONE && self.get(next).is_free() && self.get(next).start == end {
+            self.blocks[next as usize].pieces = self.pieces.prepend(bytes, tag, self.get(next).pieces);
+        } else {
+            self.blocks[block as usize].pieces = self.pieces.one(bytes, tag);
+        }
         self.join_neighbours(block, Seam::Merged, slots)
     }
 
@@ -354,7 +382,10 @@ impl Blocks {
     /// Splits `block` at `at`; both parts keep the kind; returns the upper part.
     fn split(&mut self, block: u32, at: u64, slots: &mut Slots) -> u32 {
         let b = *self.get(block);
-        let (low, high) = self.pieces.split(b.pieces, b.bytes, at - b.start);
+        let (low, high) = match b.pieces {
+            List::EMPTY => (List::EMPTY, List::EMPTY),
+            pieces => self.pieces.split(pieces, b.bytes, at - b.start),
+        };
         let lower = &mut self.blocks[block as usize];
         (lower.bytes, lower.pieces) = (at - b.start, low);
         let upper = Block { start: at, bytes: b.end() - at, prev: block, pieces: high, ..b };

@@ -85,6 +85,14 @@ impl StitchPool {
         let b = self.blocks.get(block);
         let Kind::Live { requested_bytes, owner } = b.kind else { return None };
         let allocated_bytes = b.bytes;
+        if let Last::On(stream) = last
+            && self.order.is_single()
+            && self.users.is_empty()
+        {
+            // There is nobody else.
+            self.release(block, self.order.tag(stream));
+            return Some(Size { requested_bytes, allocated_bytes });
+        }
         let tag = self.last_use(last, owner);
         let users = self.take_users(at);
         match self.foreign_uses(users, (last, tag), owner, tag.stream) {

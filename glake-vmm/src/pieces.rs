@@ -58,6 +58,36 @@ impl Pieces {
         List { first: at, last: at }
     }
 
+    /// A list with `bytes` of `tag` behind it, as [`Seam::Merged`].
+    pub(crate) fn append(&mut self, list: List, bytes: u64, tag: Tag) -> List {
+        match self.pieces.get_mut(list.last as usize) {
+            Some(last) if last.tag.stream == tag.stream => {
+                last.bytes += bytes;
+                last.tag = last.tag.max(tag);
+                list
+            }
+            _ => {
+                let one = self.one(bytes, tag);
+                self.join(list, one, Seam::Exact)
+            }
+        }
+    }
+
+    /// A list with `bytes` of `tag` before it, as [`Seam::Merged`].
+    pub(crate) fn prepend(&mut self, bytes: u64, tag: Tag, list: List) -> List {
+        match self.pieces.get_mut(list.first as usize) {
+            Some(first) if first.tag.stream == tag.stream => {
+                first.bytes += bytes;
+                first.tag = first.tag.max(tag);
+                list
+            }
+            _ => {
+                let one = self.one(bytes, tag);
+                self.join(one, list, Seam::Exact)
+            }
+        }
+    }
+
     /// Forgets the pieces of a list.
     pub(crate) fn drop(&mut self, list: List) {
         let mut at = list.first;
@@ -126,6 +156,42 @@ impl Pieces {
         List { first: low.first, last: high.last }
     }
 
+    /// Cuts the first `n` bytes off a list.
+    pub(crate) fn cut_front(&mut self, list: List, n: u64) -> List {
+        let mut left = n;
+        let mut first = list.first;
+        while first != NONE && self.pieces[first as usize].bytes <= left {
+            left -= self.pieces[first as usize].bytes;
+            self.vacant.push(first);
+            first = self.pieces[first as usize].next;
+        }
+        if first == NONE {
+            return List::EMPTY;
+        }
+        let piece = &mut self.pieces[first as usize];
+        piece.bytes -= left;
+        piece.prev = NONE;
+        List { first, last: list.last }
+    }
+
+    /// Cuts the last `n` bytes off a list.
+    pub(crate) fn cut_back(&mut self, list: List, n: u64) -> List {
+        let mut left = n;
+        let mut last = list.last;
+        while last != NONE && self.pieces[last as usize].bytes <= left {
+            left -= self.pieces[last as usize].bytes;
+            self.vacant.push(last);
+            last = self.pieces[last as usize].prev;
+        }
+        if last == NONE {
+            return List::EMPTY;
+        }
+        let piece = &mut self.pieces[last as usize];
+        piece.bytes -= left;
+        piece.next = NONE;
+        List { first: list.first, last }
+    }
+
     /// Cuts a list of `bytes` bytes at byte `at`.
     pub(crate) fn split(&mut self, list: List, bytes: u64, at: u64) -> (List, List) {
         if at == 0 {
@@ -133,6 +199,12 @@ impl Pieces {
         }
         if at == bytes {
             return (list, List::EMPTY);
+        }
+        if list.first == list.last {
+            let whole = &mut self.pieces[list.first as usize];
+            whole.bytes = at;
+            let tag = whole.tag;
+            return (list, self.one(bytes - at, tag));
         }
         // The piece with byte `at`, and where it starts, from the nearer end.
         let (mut piece, mut start);

@@ -212,8 +212,6 @@ fn memory_is_whole_that_threads_hand_over(mode: Mode) {
     assert_eq!(shared.pool.trim(0), Ok(stats.reserved_bytes), "everything comes back");
     if mode != Mode::Pinned {
         assert!(stats.n_stitches > 0, "no gathers");
-        // Some tools let streams run one after the other.
-        assert!(n_gathers > 0 || n_busy == 0, "no gathers under pending work");
     }
 }
 
