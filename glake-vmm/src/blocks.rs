@@ -76,11 +76,13 @@ impl Indexed for Block {
 }
 
 impl Block {
+    #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.start + self.bytes
     }
 
     /// The pages of the whole free handles in the block.
+    #[inline]
     pub(crate) fn clean_pages(&self) -> Range<usize> {
         match self.kind {
             Kind::Free { first, behind } => first as usize..behind as usize,
@@ -93,6 +95,7 @@ impl Block {
         self.clean_pages().len() as u64 * PAGE
     }
 
+    #[inline]
     pub(crate) fn is_free(&self) -> bool {
         matches!(self.kind, Kind::Free { .. })
     }
@@ -119,6 +122,7 @@ impl Blocks {
         }
     }
 
+    #[inline]
     pub(crate) fn get(&self, block: u32) -> &Block {
         &self.blocks[block as usize]
     }
@@ -156,6 +160,7 @@ impl Blocks {
 
     /// Shows `look` free blocks of at least `bytes`, from the shortest on, until it returns a
     /// value; not all where many are as short.
+    #[inline]
     pub(crate) fn at_least<T>(&self, bytes: u64, look: impl FnMut(u32) -> Option<T>) -> Option<T> {
         self.free.at_least(&self.blocks, bytes, look)
     }
@@ -183,6 +188,7 @@ impl Blocks {
     }
 
     /// The block that starts at `at`.
+    #[inline]
     pub(crate) fn starting_at(&self, at: u64, slots: &Slots) -> Option<u32> {
         let mut block = slots.slot(page_of(at)).first_block;
         while block != NONE {
@@ -214,6 +220,7 @@ impl Blocks {
     }
 
     /// Cuts `bytes` bytes at `at` out of the free `block` and makes them `kind`.
+    #[inline]
     pub(crate) fn carve(&mut self, block: u32, at: u64, bytes: u64, kind: Kind, slots: &mut Slots) -> u32 {
         let whole = self.get(block);
         let pieces = if at == whole.start {
@@ -260,6 +267,7 @@ impl Blocks {
 
     /// Frees a taken block, last used for `tag`, and joins it with free neighbours; returns what
     /// they became.
+    #[inline]
     pub(crate) fn release(&mut self, block: u32, tag: Tag, slots: &mut Slots) -> u32 {
         let b = self.get(block);
         let (prev, next, bytes, start, end) = (b.prev, b.next, b.bytes, b.start, b.end());
@@ -278,6 +286,7 @@ impl Blocks {
         self.blocks[block as usize].kind = Kind::Held;
     }
 
+    #[inline]
     fn join_neighbours(&mut self, block: u32, seam: Seam, slots: &mut Slots) -> u32 {
         let mut block = block;
         let b = *self.get(block);
@@ -365,6 +374,7 @@ impl Blocks {
         }
     }
 
+    #[inline]
     fn insert_in_index(&mut self, block: u32, slots: &Slots) {
         let b = &mut self.blocks[block as usize];
         let first = first_handle_from(b.start, slots);
@@ -373,6 +383,7 @@ impl Blocks {
         self.free.insert(&mut self.blocks, block);
     }
 
+    #[inline]
     fn remove_from_index(&mut self, block: u32) {
         if self.get(block).is_free() {
             self.free.remove(&mut self.blocks, block);
@@ -380,6 +391,7 @@ impl Blocks {
     }
 
     /// Splits `block` at `at`; both parts keep the kind; returns the upper part.
+    #[inline]
     fn split(&mut self, block: u32, at: u64, slots: &mut Slots) -> u32 {
         let b = *self.get(block);
         let (low, high) = match b.pieces {
@@ -395,6 +407,7 @@ impl Blocks {
     }
 
     /// Joins `block` with the next one; returns `block`.
+    #[inline]
     fn join(&mut self, block: u32, seam: Seam, slots: &mut Slots) -> u32 {
         let b = *self.get(block);
         let above = *self.get(b.next);
@@ -406,6 +419,7 @@ impl Blocks {
         block
     }
 
+    #[inline]
     fn insert_between(&mut self, prev: u32, next: u32, block: Block) -> u32 {
         let i = if let Some(i) = self.vacant.pop() {
             self.blocks[i as usize] = block;
@@ -425,6 +439,7 @@ impl Blocks {
         i
     }
 
+    #[inline]
     fn unlink(&mut self, block: u32, slots: &mut Slots) {
         let b = *self.get(block);
         let page = page_of(b.start);
@@ -445,6 +460,7 @@ impl Blocks {
     }
 
     /// Enters a new block in the slot table.
+    #[inline]
     fn note_start(&self, block: u32, slots: &mut Slots) {
         let start = self.get(block).start;
         let slot = slots.slot_mut(page_of(start));
@@ -455,6 +471,7 @@ impl Blocks {
 }
 
 /// The first page at or behind byte `at` where a handle starts; `at` lies in or behind a home.
+#[inline]
 pub(crate) fn first_handle_from(at: u64, slots: &Slots) -> usize {
     let page = page_of(at.next_multiple_of(PAGE));
     match slots.home(page) {
@@ -464,6 +481,7 @@ pub(crate) fn first_handle_from(at: u64, slots: &Slots) -> usize {
 }
 
 /// The last page at or before byte `at` where a handle ends; `at` lies in or behind a home.
+#[inline]
 pub(crate) fn last_handle_until(at: u64, slots: &Slots) -> usize {
     let page = page_of(at);
     match slots.home(page) {

@@ -25,6 +25,7 @@ pub(crate) enum Last {
 
 impl StitchPool {
     /// Frees the allocation at `ptr`, which is `at` in the arena.
+    #[inline]
     pub(crate) fn freed(&mut self, ptr: DevicePtr, at: u64, last: Last) -> Result<(), AllocError> {
         let size = self.free_at(at, last).ok_or(AllocError::NotAllocated(ptr))?;
         self.counters.n_frees += 1;
@@ -54,6 +55,7 @@ impl StitchPool {
     }
 
     /// Frees the allocation at `at`, last used for `last`; how big it was.
+    #[inline]
     pub(crate) fn free_at(&mut self, at: u64, last: Last) -> Option<Size> {
         let size = match UnitName::of_slot(self.slots.slot(page_of(at)).unit) {
             Some(name) => self.free_small(name, at, last),
@@ -63,6 +65,7 @@ impl StitchPool {
         size
     }
 
+    #[inline]
     pub(crate) fn free_small(&mut self, name: UnitName, at: u64, last: Last) -> Option<Size> {
         let UnitName { stream, unit } = name;
         let pool = &self.smalls[stream.index()].pool;
@@ -80,6 +83,7 @@ impl StitchPool {
         Some(size)
     }
 
+    #[inline]
     pub(crate) fn free_large(&mut self, at: u64, last: Last) -> Option<Size> {
         let block = self.blocks.starting_at(at, &self.slots)?;
         let b = self.blocks.get(block);

@@ -67,6 +67,7 @@ impl FreeIndex {
     }
 
     /// Enters the free block `at`.
+    #[inline]
     pub(crate) fn insert<B: Indexed>(&mut self, blocks: &mut [B], at: u32) {
         let block = &blocks[at as usize];
         let ((bytes, _), clean) = (block.key(), block.clean_bytes());
@@ -78,6 +79,7 @@ impl FreeIndex {
     }
 
     /// Takes the free block `at` out.
+    #[inline]
     pub(crate) fn remove<B: Indexed>(&mut self, blocks: &mut [B], at: u32) {
         let block = &blocks[at as usize];
         let ((bytes, _), clean) = (block.key(), block.clean_bytes());
@@ -163,6 +165,7 @@ impl<const N: usize> Bins<N> {
     }
 
     /// Puts `at` in its place among the first `n_sorted` of the list.
+    #[inline]
     fn insert<B: Indexed>(&mut self, blocks: &mut [B], bin: usize, at: u32, n_sorted: usize) {
         let key = blocks[at as usize].key();
         let (mut prev, mut next) = (NONE, self.heads[bin]);
@@ -185,6 +188,7 @@ impl<const N: usize> Bins<N> {
         }
     }
 
+    #[inline]
     fn remove<B: Indexed>(&mut self, blocks: &mut [B], bin: usize, at: u32) {
         let Links { next, prev } = blocks[at as usize].link(self.by);
         if next != NONE {
@@ -204,6 +208,7 @@ impl<const N: usize> Bins<N> {
     }
 
     /// The first bin from `from` on that is not empty.
+    #[inline]
     fn first(&self, from: usize) -> Option<usize> {
         if from >= N {
             return None;
@@ -241,6 +246,7 @@ impl<const N: usize> Bins<N> {
 }
 
 /// The bin of a length in bytes: all lengths of a bin are shorter than those of the next.
+#[inline]
 fn length_bin(bytes: u64) -> usize {
     let granules = bytes / GRANULE_BYTES;
     let Some(exponent) = granules.checked_ilog2().and_then(|e| e.checked_sub(MANTISSA_BITS)) else {
@@ -251,6 +257,7 @@ fn length_bin(bytes: u64) -> usize {
 }
 
 /// The bin of clean bytes: powers of two in pages.
+#[inline]
 fn clean_bin(bytes: u64) -> usize {
     (bytes / PAGE).checked_ilog2().map_or(0, |e| e as usize)
 }

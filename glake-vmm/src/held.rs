@@ -46,6 +46,7 @@ impl StitchPool {
     }
 
     /// Frees what has been held longest, if it was held long enough.
+    #[inline]
     pub(crate) fn release_oldest_held(&mut self) {
         while self.held.front().is_some_and(|held| self.is_over(held)) {
             let Some(held) = self.held.pop_front() else { break };

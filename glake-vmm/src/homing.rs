@@ -39,6 +39,7 @@ impl Homing {
         Self { is_on: true, moved_bytes: 0, rests_until: 0, next_rest_ops: FIRST_REST_OPS }
     }
 
+    #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on
     }
@@ -67,6 +68,7 @@ impl Homing {
 impl StitchPool {
     /// Frees a taken block, last used for `tag`; displaced handles that are free as a whole now
     /// return home.
+    #[inline]
     pub(crate) fn release(&mut self, block: u32, tag: Tag) {
         let freed = *self.blocks.get(block);
         let joined = self.blocks.release(block, tag, &mut self.slots);

@@ -45,10 +45,12 @@ impl StreamIndex {
     /// No stream: memory that nobody has used.
     const NONE: Self = Self(u16::MAX);
 
+    #[inline]
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 
+    #[inline]
     pub(crate) fn from_index(i: usize) -> Self {
         u16::try_from(i).map_or(Self::NONE, Self)
     }
@@ -119,6 +121,7 @@ pub(crate) struct Key {
 
 impl Key {
     /// What the calling thread means by `stream`.
+    #[inline]
     pub(crate) fn of(stream: StreamId) -> Self {
         // 0 is the legacy default stream, as 1 is.
         let stream = stream.max(StreamId::LEGACY);
@@ -127,6 +130,7 @@ impl Key {
     }
 
     /// Whether calls of this thread reach the stream.
+    #[inline]
     fn is_here(self) -> bool {
         self.thread == ThreadToken::ANY || self.thread == thread::token()
     }
@@ -161,6 +165,7 @@ struct Stream {
 }
 
 impl Stream {
+    #[inline]
     fn is_behind(&self, tag: Tag) -> bool {
         self.clock.get(tag.stream.index()).is_some_and(|&below| tag.epoch < below)
     }
@@ -214,11 +219,13 @@ impl Order {
     }
 
     /// The stream's index; a stream that was not seen before gets one. `None` if there are too many.
+    #[inline]
     pub(crate) fn index_of(&mut self, stream: StreamId) -> Option<StreamIndex> {
         self.index_of_key(Key::of(stream))
     }
 
     /// As [`index_of`](Self::index_of).
+    #[inline]
     pub(crate) fn index_of_key(&mut self, key: Key) -> Option<StreamIndex> {
         if let Some((latest, index)) = self.latest
             && latest == key
@@ -278,6 +285,7 @@ impl Order {
     }
 
     /// Whether there is but one stream, which owns everything.
+    #[inline]
     pub(crate) fn is_single(&self) -> bool {
         self.streams.len() <= 2 && !self.is_all_used
     }
@@ -294,16 +302,19 @@ impl Order {
     }
 
     /// The tag of bytes that work enqueued on `stream` until now used last.
+    #[inline]
     pub(crate) fn tag(&self, stream: StreamIndex) -> Tag {
         Tag { stream, epoch: self.streams[stream.index()].open }
     }
 
     /// Whether the device is known to be done with `tag`, as far as was asked.
+    #[inline]
     pub(crate) fn is_done(&self, tag: Tag) -> bool {
         self.streams.get(tag.stream.index()).is_none_or(|s| tag.epoch < s.done_below)
     }
 
     /// What stands between bytes of `tag` and `taker`.
+    #[inline]
     pub(crate) fn readiness(&self, taker: Taker, tag: Tag) -> Readiness {
         if self.is_ready(taker.stream, tag) {
             return Readiness::Ready;
@@ -320,6 +331,7 @@ impl Order {
     }
 
     /// Whether `stream` may have bytes of `tag` as they are.
+    #[inline]
     pub(crate) fn is_ready(&self, stream: StreamIndex, tag: Tag) -> bool {
         tag.stream == stream || self.is_done(tag) || self.streams[stream.index()].is_behind(tag)
     }

@@ -46,6 +46,7 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// One piece.
+    #[inline]
     pub(crate) fn one(&mut self, bytes: u64, tag: Tag) -> List {
         let piece = Piece { bytes, tag, next: NONE, prev: NONE };
         let at = if let Some(at) = self.vacant.pop() {
@@ -59,6 +60,7 @@ impl Pieces {
     }
 
     /// A list with `bytes` of `tag` behind it, as [`Seam::Merged`].
+    #[inline]
     pub(crate) fn append(&mut self, list: List, bytes: u64, tag: Tag) -> List {
         match self.pieces.get_mut(list.last as usize) {
             Some(last) if last.tag.stream == tag.stream => {
@@ -74,6 +76,7 @@ impl Pieces {
     }
 
     /// A list with `bytes` of `tag` before it, as [`Seam::Merged`].
+    #[inline]
     pub(crate) fn prepend(&mut self, bytes: u64, tag: Tag, list: List) -> List {
         match self.pieces.get_mut(list.first as usize) {
             Some(first) if first.tag.stream == tag.stream => {
@@ -129,6 +132,7 @@ impl Pieces {
     }
 
     /// `low` and `high` behind it as one list; as `seam` says, pieces that meet become one.
+    #[inline]
     pub(crate) fn join(&mut self, low: List, high: List, seam: Seam) -> List {
         if low == List::EMPTY {
             return high;
@@ -157,6 +161,7 @@ impl Pieces {
     }
 
     /// Cuts the first `n` bytes off a list.
+    #[inline]
     pub(crate) fn cut_front(&mut self, list: List, n: u64) -> List {
         let mut left = n;
         let mut first = list.first;
@@ -175,6 +180,7 @@ impl Pieces {
     }
 
     /// Cuts the last `n` bytes off a list.
+    #[inline]
     pub(crate) fn cut_back(&mut self, list: List, n: u64) -> List {
         let mut left = n;
         let mut last = list.last;

@@ -147,6 +147,7 @@ impl StitchPool {
         self.stats()
     }
 
+    #[inline]
     fn allocate_small(&mut self, bytes: u64, taker: Taker) -> Result<u64, AllocError> {
         let small = self.small(taker.stream);
         if let Some((at, unit)) = small.pool.allocate(bytes) {
@@ -184,6 +185,7 @@ impl StitchPool {
         self.take(found, requested_bytes, bytes, taker)
     }
 
+    #[inline]
     fn allocate_large(
         &mut self,
         requested_bytes: u64,
@@ -196,6 +198,7 @@ impl StitchPool {
     }
 
     /// Makes free bytes an allocation, behind the work that still uses them.
+    #[inline]
     fn take(
         &mut self,
         found: Found,
@@ -211,6 +214,7 @@ impl StitchPool {
     }
 
     /// Serves a checked request for `rounded` bytes.
+    #[inline]
     fn serve(&mut self, request: Request, rounded: u64, taker: Taker) -> Result<u64, AllocError> {
         let Request { bytes, align_bytes, .. } = request;
         if bytes < SMALL_BYTES && align_bytes <= GRANULE_BYTES {
@@ -221,6 +225,7 @@ impl StitchPool {
     }
 
     /// Serves a request; where that needs a wait that cannot be had, without one.
+    #[inline]
     pub(crate) fn serve_or_else<T>(
         &mut self,
         stream: StreamIndex,
@@ -235,12 +240,14 @@ impl StitchPool {
     }
 
     /// Serves an admitted request.
+    #[inline]
     pub(crate) fn grant(&mut self, request: Request, admitted: Admitted) -> Result<u64, AllocError> {
         let Admitted { rounded, stream } = admitted;
         self.serve_or_else(stream, |pool, taker| pool.serve(request, rounded, taker))
     }
 
     /// As [`grant`](Self::grant); waits for the device before it says that there is no memory.
+    #[inline]
     fn grant_at_last(&mut self, request: Request, admitted: Admitted) -> Result<u64, AllocError> {
         match self.grant(request, admitted) {
             Err(AllocError::OutOfMemory(_)) if self.may_waiting_help(admitted.stream) => {
@@ -258,6 +265,7 @@ impl StitchPool {
     }
 
     /// The index of a stream.
+    #[inline]
     pub(crate) fn index_of(&mut self, stream: StreamId) -> Result<StreamIndex, AllocError> {
         if let Some(index) = self.order.index_of(stream) {
             return Ok(index);
@@ -277,11 +285,13 @@ impl StitchPool {
         error
     }
 
+    #[inline]
     pub(crate) fn physical_bytes(&self) -> u64 {
         self.slots.n_home_pages() * PAGE
     }
 
     /// Checks a request.
+    #[inline]
     pub(crate) fn admit(&mut self, request: Request) -> Result<Admitted, AllocError> {
         self.check_sound()?;
         let rounded = checked(request, self.arena)?;
@@ -290,6 +300,7 @@ impl StitchPool {
     }
 
     /// Counts a request that was served.
+    #[inline]
     pub(crate) fn count(&mut self, bytes: u64, rounded: u64) {
         let c = &mut self.counters;
         c.n_allocations += 1;
@@ -299,6 +310,7 @@ impl StitchPool {
         self.note_peaks();
     }
 
+    #[inline]
     pub(crate) fn note_peaks(&mut self) {
         let (requested, allocated) = (self.requested_bytes(), self.allocated_bytes());
         let c = &mut self.counters;
@@ -306,15 +318,18 @@ impl StitchPool {
         c.peak_allocated_bytes = c.peak_allocated_bytes.max(allocated);
     }
 
+    #[inline]
     fn requested_bytes(&self) -> u64 {
         self.counters.requested_bytes + self.shards.requested_bytes
     }
 
+    #[inline]
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.counters.allocated_bytes + self.shards.allocated_bytes
     }
 
     /// Checks an address to be freed and returns its offset in the arena.
+    #[inline]
     pub(crate) fn check_free(&self, ptr: DevicePtr) -> Result<u64, AllocError> {
         self.check_sound()?;
         offset_in(self.arena, ptr)
@@ -382,6 +397,7 @@ impl Allocator for StitchPool {
 }
 
 /// Checks a request against an arena and returns the bytes to set aside.
+#[inline]
 pub(crate) fn checked(request: Request, arena: AddressRange) -> Result<u64, AllocError> {
     let Request { bytes, align_bytes, .. } = request;
     if bytes == 0 {
@@ -395,6 +411,7 @@ pub(crate) fn checked(request: Request, arena: AddressRange) -> Result<u64, Allo
 }
 
 /// The offset of an address in an arena.
+#[inline]
 pub(crate) fn offset_in(arena: AddressRange, ptr: DevicePtr) -> Result<u64, AllocError> {
     let is_inside = arena.contains(AddressRange::new(ptr, 1));
     if is_inside { Ok(ptr - arena.start) } else { Err(AllocError::NotAllocated(ptr)) }

@@ -30,6 +30,7 @@ pub(crate) type Found = (u32, u64);
 impl StitchPool {
     /// Free bytes that the taker may use as they are: of the few shortest free blocks, the lowest of
     /// equals first, the first one without whole free handles to spoil, or the one that loses least.
+    #[inline]
     pub(crate) fn fit(&self, bytes: u64, align_bytes: u64, taker: Taker) -> Option<Found> {
         if align_bytes > GRANULE_BYTES {
             return self.aligned_fit(bytes, align_bytes, taker, |_, _| true);
@@ -52,6 +53,7 @@ impl StitchPool {
 
     /// Where in a free block `bytes` bytes go, and the clean pages lost by it beyond one: at its
     /// low end, unless the high end leaves more whole handles free or is the one that is ready.
+    #[inline]
     fn end_to_take(&self, block: u32, bytes: u64, taker: Taker) -> Option<(usize, u64)> {
         let b = self.blocks.get(block);
         let high_start = b.end() - bytes;
@@ -81,6 +83,7 @@ impl StitchPool {
     }
 
     /// Whether the taker may have `bytes` bytes at `at` of a free block as they are.
+    #[inline]
     fn is_ready(&self, block: u32, at: u64, bytes: u64, taker: Taker) -> bool {
         self.order.is_single()
             || self.blocks.tags_in(block, at, bytes).all(|tag| self.order.is_ready(taker.stream, tag))
@@ -113,6 +116,7 @@ impl StitchPool {
     }
 
     /// Room for a request, made if there is none.
+    #[inline]
     pub(crate) fn room_for(
         &mut self,
         bytes: u64,

@@ -37,6 +37,7 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// The pages of its home.
+    #[inline]
     pub(crate) fn pages(&self) -> Range<usize> {
         self.home as usize..(self.home + self.n_pages) as usize
     }
@@ -70,6 +71,7 @@ impl Slots {
         self.slots.len()
     }
 
+    #[inline]
     pub(crate) fn n_home_pages(&self) -> u64 {
         self.n_home_pages
     }
@@ -87,6 +89,7 @@ impl Slots {
     }
 
     /// Whether any handle lives elsewhere than at first.
+    #[inline]
     pub(crate) fn has_displaced(&self) -> bool {
         self.n_displaced > 0
     }
@@ -95,10 +98,12 @@ impl Slots {
         u64::from(self.end) - self.n_home_pages
     }
 
+    #[inline]
     pub(crate) fn slot(&self, page: usize) -> Slot {
         self.slots.get(page).copied().unwrap_or(EMPTY)
     }
 
+    #[inline]
     pub(crate) fn slot_mut(&mut self, page: usize) -> &mut Slot {
         if page >= self.slots.len() {
             self.slots.resize(page + 1, EMPTY);
@@ -106,6 +111,7 @@ impl Slots {
         &mut self.slots[page]
     }
 
+    #[inline]
     pub(crate) fn handle(&self, handle: u32) -> &Handle {
         &self.handles[handle as usize]
     }
@@ -116,6 +122,7 @@ impl Slots {
     }
 
     /// The handle at home in `page`, if any.
+    #[inline]
     pub(crate) fn home(&self, page: usize) -> Option<&Handle> {
         let home = self.slot(page).home;
         (home != NONE).then(|| self.handle(home))

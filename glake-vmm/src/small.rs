@@ -109,6 +109,7 @@ impl SmallPool {
     /// Takes the best fitting free run for `bytes` bytes; its address in the arena and its unit.
     ///
     /// The object gets the high end, so that what is left of a long run stays in its list.
+    #[inline]
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<(u64, u32)> {
         let n = n_granules(bytes);
         let first = self.heads[self.first_list(n)?];
@@ -126,6 +127,7 @@ impl SmallPool {
     }
 
     /// The live object that starts at byte `offset` of `unit`.
+    #[inline]
     pub(crate) fn find(&self, unit: u32, offset: u64) -> Option<Spot> {
         if !offset.is_multiple_of(GRANULE_BYTES) {
             return None;
@@ -136,6 +138,7 @@ impl SmallPool {
     }
 
     /// How big the object at `spot` is.
+    #[inline]
     pub(crate) fn size(&self, Spot(node): Spot) -> Size {
         let Granule { tag, slack, .. } = self.granules[node as usize];
         let allocated_bytes = u64::from(tag & !HELD) * GRANULE_BYTES;
@@ -148,6 +151,7 @@ impl SmallPool {
     }
 
     /// Frees the object at `spot`; its unit, if that is wholly free now.
+    #[inline]
     pub(crate) fn free(&mut self, Spot(node): Spot) -> Option<u32> {
         let u = &mut self.units[(node >> UNIT_SHIFT) as usize];
         u.n_live -= 1;
@@ -172,6 +176,7 @@ impl SmallPool {
     }
 
     /// The list with the shortest free runs of at least `n` granules.
+    #[inline]
     fn first_list(&self, n: usize) -> Option<usize> {
         let (word, bit) = (n / 64, n % 64);
         let first = self.bitmap[word] & (u64::MAX << bit);
@@ -183,11 +188,13 @@ impl SmallPool {
     }
 
     /// Length in granules of the free run that starts at `node`.
+    #[inline]
     fn length(&self, node: u32) -> usize {
         usize::from(self.granules[node as usize].tag & !FREE)
     }
 
     /// Makes a free run of `n` granules one of `new_n` from the same start, or none of 0.
+    #[inline]
     fn resize_run(&mut self, node: u32, n: usize, new_n: usize) {
         if list_of(n) == list_of(new_n) {
             self.granules[node as usize + n - 1].tag = 0;
@@ -200,6 +207,7 @@ impl SmallPool {
         }
     }
 
+    #[inline]
     fn insert_run(&mut self, node: u32, n: usize) {
         let list = list_of(n);
         let head = self.heads[list];
@@ -213,6 +221,7 @@ impl SmallPool {
         self.bitmap[list / 64] |= 1 << (list % 64);
     }
 
+    #[inline]
     fn remove_run(&mut self, node: u32, n: usize) {
         let list = list_of(n);
         self.granules[node as usize + n - 1].tag = 0;
@@ -233,6 +242,7 @@ impl SmallPool {
     }
 
     /// Writes the length of a free run at both its ends.
+    #[inline]
     fn tag_free(&mut self, node: u32, n: usize) {
         let tag = to_u16(n as u64) | FREE;
         self.granules[node as usize + n - 1].tag = tag;
@@ -241,11 +251,13 @@ impl SmallPool {
 }
 
 /// The list of free runs of `n` granules.
+#[inline]
 fn list_of(n: usize) -> usize {
     n.min(N_LISTS - 1)
 }
 
 /// Bytes set aside for a small request.
+#[inline]
 pub(crate) fn n_granules(bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(GRANULE_BYTES)).unwrap_or(usize::MAX)
 }

@@ -37,6 +37,7 @@ impl UnitName {
     }
 
     /// The unit in a slot, if there is one.
+    #[inline]
     pub(crate) fn of_slot(unit: u32) -> Option<Self> {
         (unit != NONE).then(|| Self::unpack(unit))
     }
@@ -63,6 +64,7 @@ impl StitchPool {
     }
 
     /// The small objects of `stream`.
+    #[inline]
     pub(crate) fn small(&mut self, stream: StreamIndex) -> &mut Small {
         let i = stream.index();
         if i >= self.smalls.len() {

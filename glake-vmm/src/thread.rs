@@ -12,6 +12,7 @@ impl ThreadToken {
 }
 
 /// The calling thread.
+#[inline]
 pub(crate) fn token() -> ThreadToken {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {

@@ -185,6 +185,7 @@ impl StitchPool {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn check_sound(&self) -> Result<(), AllocError> {
         if self.is_poisoned { Err(AllocError::Poisoned) } else { Ok(()) }
     }

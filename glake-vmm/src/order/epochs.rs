@@ -70,6 +70,7 @@ impl Order {
 
     /// Counts bytes freed behind the work of `stream`, and ends its epoch where they are many and
     /// there is another stream to care. A failure leaves the epoch open.
+    #[inline]
     pub(crate) fn note_freed(&mut self, stream: StreamIndex, bytes: u64, driver: &dyn Driver) {
         if self.is_single() && stream != StreamIndex::ALL {
             return;

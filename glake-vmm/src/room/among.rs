@@ -29,6 +29,7 @@ impl StitchPool {
     }
 
     /// Makes the taker's later work wait for what used `bytes` bytes at `at` of a free block.
+    #[inline]
     pub(crate) fn wait_for(&mut self, found: Found, bytes: u64, taker: Taker) -> Result<(), DriverError> {
         if self.order.is_single() {
             return Ok(());
