@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use glake_core::adapt::Locked;
 use glake_core::alloc::{Allocator, Request};
 use glake_core::driver::StreamOrder;
 use glake_core::units::{DeviceId, DevicePtr, StreamId};
-use glake_vmm::{Config, StitchPool};
+use glake_vmm::{Config, SharedPool, StitchPool};
 
 use crate::contest::Pool;
 use crate::ledger::LedgerDriver;
@@ -48,18 +47,22 @@ impl Pool for Own {
     }
 }
 
-/// One thread's handle of a pool that all threads share.
+/// One thread's handle of a pool that all threads share, with a stream of its own.
 pub(crate) struct Shared {
     driver: Arc<LedgerDriver>,
     stream: StreamId,
-    pool: Arc<Locked<StitchPool>>,
+    pool: Arc<SharedPool>,
 }
 
 /// `n` handles of one pool. The only place that knows how threads share it.
 pub(crate) fn shared(n: usize) -> Vec<Shared> {
-    let Own { driver, stream, pool } = one();
-    let pool = Arc::new(Locked::new(pool));
-    (0..n).map(|_| Shared { driver: driver.clone(), stream, pool: pool.clone() }).collect()
+    let driver = Arc::new(LedgerDriver::new());
+    let pool = Arc::new(SharedPool::new(driver.clone(), Config::new(DEVICE)).unwrap());
+    let handle = |_| {
+        let stream = driver.create_stream(DEVICE).unwrap();
+        Shared { driver: driver.clone(), stream, pool: pool.clone() }
+    };
+    (0..n).map(handle).collect()
 }
 
 impl Pool for Shared {

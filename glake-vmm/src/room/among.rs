@@ -16,7 +16,7 @@ const N_PIECES: usize = 1024;
 
 /// Free bytes outside of whole free handles, as a share of the physical memory (one of so many), above
 /// which a request rather waits for another stream than spoils more.
-const SPOILT_SHARE: u64 = 80;
+const SPOILT_SHARE: u64 = 120;
 
 impl StitchPool {
     /// What stands between the taker and `bytes` bytes at `at` of a free block.
