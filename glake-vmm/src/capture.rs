@@ -79,14 +79,23 @@ impl StitchPool {
     ///
     /// # Errors
     /// [`AllocError::TooManyStreams`]; [`DriverError::Capturing`] if the stream takes part in a capture
-    /// already.
+    /// already; [`DriverError::InvalidValue`] if the memory is another pool's.
     pub fn join_capture(&mut self, memory: &mut GraphMemory, stream: StreamId) -> Result<(), AllocError> {
         self.collect_graphs();
+        if !Arc::ptr_eq(&memory.gone, &self.gone.0) {
+            return Err(DriverError::InvalidValue("the memory of the graph is another pool's").into());
+        }
         let under = self.index_of(stream)?;
         if self.order.is_captured(under) {
             return Err(DriverError::Capturing(stream).into());
         }
-        let index = self.order.begin_capture(stream).ok_or(AllocError::TooManyStreams)?;
+        let index = match self.order.begin_capture(stream) {
+            Some(index) => index,
+            None => {
+                self.order.find_ended(&*self.driver);
+                self.order.begin_capture(stream).ok_or(AllocError::TooManyStreams)?
+            }
+        };
         memory.streams.push(index);
         Ok(())
     }

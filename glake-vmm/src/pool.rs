@@ -264,7 +264,7 @@ impl StitchPool {
         }
         // Some that ended may be done by now.
         self.collect_graphs();
-        self.order.poll(&*self.driver);
+        self.order.find_ended(&*self.driver);
         self.order.index_of(stream).ok_or(AllocError::TooManyStreams)
     }
 
