@@ -37,7 +37,7 @@ impl Capture {
     }
 
     /// Ends the capture: from now on the streams are served as before. The graph may be launched for
-    /// as long as what is returned is kept.
+    /// as long as what is returned is kept, and the pool or a buffer of it.
     pub fn end(self) -> GraphMemory {
         let Self { streams, memory } = self;
         drop(streams);

@@ -132,7 +132,7 @@ impl Pool {
     /// Sets memory apart for a graph that is captured from `stream`; to be called before the capture
     /// begins. A graph keeps the addresses that it was captured with, so until its
     /// [`GraphMemory`](crate::GraphMemory) is given up, nobody else gets what the stream allocates or
-    /// frees until the capture [ends](Capture::end).
+    /// frees until the capture [ends](Capture::end). The pool has to outlive the graph's launches.
     ///
     /// # Errors
     /// [`AllocError::TooManyStreams`]; [`DriverError::Capturing`] if the stream takes part in a capture

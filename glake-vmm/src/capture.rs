@@ -26,7 +26,8 @@ enum Launches {
 #[derive(Debug, Default)]
 pub(crate) struct Gone(Arc<Mutex<Vec<(StreamIndex, Launches)>>>);
 
-/// The memory of a graph under capture or captured, for as long as the graph may be launched.
+/// The memory of a graph under capture or captured, for as long as the graph may be launched. It does not
+/// keep the pool alive: a launch behind the pool's end finds nothing mapped.
 ///
 /// Dropping it gives the memory back once the work enqueued until then is done.
 /// [`finished`](Self::finished) gives it back at once. Both only leave a note, which the pool finds
@@ -89,12 +90,11 @@ impl StitchPool {
         if self.order.is_captured(under) {
             return Err(DriverError::Capturing(stream).into());
         }
-        let index = match self.order.begin_capture(stream) {
-            Some(index) => index,
-            None => {
-                self.order.find_ended(&*self.driver);
-                self.order.begin_capture(stream).ok_or(AllocError::TooManyStreams)?
-            }
+        let index = if let Some(index) = self.order.begin_capture(stream) {
+            index
+        } else {
+            self.order.find_ended(&*self.driver);
+            self.order.begin_capture(stream).ok_or(AllocError::TooManyStreams)?
         };
         memory.streams.push(index);
         Ok(())
