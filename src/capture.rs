@@ -28,7 +28,8 @@ impl Capture {
     /// there.
     ///
     /// # Errors
-    /// [`AllocError::TooManyStreams`]. The stream is served as before.
+    /// [`AllocError::TooManyStreams`]; [`DriverError::Capturing`](crate::DriverError::Capturing) if the
+    /// stream takes part in a capture already. The stream is served as before.
     pub fn join(&mut self, stream: StreamId) -> Result<(), AllocError> {
         self.streams.pool.shared().pool.join_capture(&mut self.memory, stream)?;
         self.streams.streams.push(stream);
@@ -36,7 +37,7 @@ impl Capture {
     }
 
     /// Ends the capture: from now on the streams are served as before. The graph may be launched for
-    /// as long as what is returned is kept.
+    /// as long as what is returned is kept, and the pool or a buffer of it.
     pub fn end(self) -> GraphMemory {
         let Self { streams, memory } = self;
         drop(streams);

@@ -132,10 +132,11 @@ impl Pool {
     /// Sets memory apart for a graph that is captured from `stream`; to be called before the capture
     /// begins. A graph keeps the addresses that it was captured with, so until its
     /// [`GraphMemory`](crate::GraphMemory) is given up, nobody else gets what the stream allocates or
-    /// frees until the capture [ends](Capture::end).
+    /// frees until the capture [ends](Capture::end). The pool has to outlive the graph's launches.
     ///
     /// # Errors
-    /// [`AllocError::TooManyStreams`].
+    /// [`AllocError::TooManyStreams`]; [`DriverError::Capturing`] if the stream takes part in a capture
+    /// already.
     pub fn capture(&self, stream: StreamId) -> Result<Capture, AllocError> {
         Capture::begin(self, stream)
     }
@@ -148,11 +149,17 @@ impl Pool {
     pub fn close(self) -> Result<(), AllocError> {
         const STILL_USED: DriverError =
             DriverError::InvalidValue("the pool is still used: drop its buffers and other handles first");
-        if Arc::strong_count(&self.shared) <= 2 {
-            // One of them may be the background thread's, for a step.
-            self.shared.stop_worker();
+        // The background thread holds the pool, too, for a step.
+        let had_worker = Arc::strong_count(&self.shared) <= 2 && self.shared.stop_worker();
+        match Arc::try_unwrap(self.shared) {
+            Ok(shared) => shared.close(),
+            Err(shared) => {
+                if had_worker {
+                    shared.start_worker()?;
+                }
+                Err(STILL_USED.into())
+            }
         }
-        Arc::into_inner(self.shared).ok_or(STILL_USED)?.close()
     }
 
     pub(crate) fn shared(&self) -> &Shared {

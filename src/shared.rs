@@ -33,12 +33,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the thread, and waits for it.
-    pub(crate) fn stop_worker(&self) {
+    /// Ends the thread, if there is one, and waits for it; says whether there was.
+    pub(crate) fn stop_worker(&self) -> bool {
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(worker) = worker {
-            worker.stop();
-        }
+        worker.map(Worker::stop).is_some()
     }
 
     pub(crate) fn stream(&self) -> StreamId {

@@ -58,10 +58,10 @@ impl StitchPool {
         if self.unmap_oldest()? {
             return Ok(Step::Unmapped);
         }
-        if self.is_short_of_memory()? {
+        let Some(room_bytes) = self.room_beside_others()? else {
             return Ok(if self.give_back_one()? { Step::Shrank } else { Step::Idle });
-        }
-        Ok(if self.grow_ahead()? { Step::Grew } else { Step::Idle })
+        };
+        Ok(if self.grow_ahead(room_bytes)? { Step::Grew } else { Step::Idle })
     }
 
     /// Unmaps the oldest stale mapping, if there are too many and it is not used any more.
@@ -99,18 +99,24 @@ impl StitchPool {
         None
     }
 
-    /// Whether the device has less free memory than others are to be left.
-    fn is_short_of_memory(&self) -> Result<bool, AllocError> {
-        let leave_bytes = self.config.leave_bytes;
-        Ok(leave_bytes > 0 && self.driver.memory_info(self.config.device)?.free_bytes < leave_bytes)
+    /// Free bytes of the device beyond those that others are to be left; `None` if there are not even
+    /// those.
+    fn room_beside_others(&self) -> Result<Option<u64>, AllocError> {
+        match self.config.leave_bytes {
+            0 => Ok(Some(u64::MAX)),
+            leave_bytes => {
+                let info = self.driver.memory_info(self.config.device)?;
+                Ok(info.free_bytes.checked_sub(leave_bytes))
+            }
+        }
     }
 
-    /// Creates a few pages behind the last home, if less is free there than wanted.
-    fn grow_ahead(&mut self) -> Result<bool, AllocError> {
+    /// Creates a few pages of `room_bytes` behind the last home, if less is free there than wanted.
+    fn grow_ahead(&mut self, room_bytes: u64) -> Result<bool, AllocError> {
         let tail = self.blocks.free_before(self.slots.end(), &self.slots);
         let free_bytes = tail.map_or(0, |block| self.blocks.get(block).bytes);
         let most_bytes = self.config.limit_bytes.min(self.device_bytes);
-        let room = page_of(most_bytes.saturating_sub(self.physical_bytes()));
+        let room = page_of(most_bytes.saturating_sub(self.physical_bytes()).min(room_bytes));
         let n_pages = STEP_PAGES.min(room);
         let start = self.slots.end();
         let pages = start..start + n_pages;

@@ -26,7 +26,8 @@ enum Launches {
 #[derive(Debug, Default)]
 pub(crate) struct Gone(Arc<Mutex<Vec<(StreamIndex, Launches)>>>);
 
-/// The memory of a graph under capture or captured, for as long as the graph may be launched.
+/// The memory of a graph under capture or captured, for as long as the graph may be launched. It does not
+/// keep the pool alive: a launch behind the pool's end finds nothing mapped.
 ///
 /// Dropping it gives the memory back once the work enqueued until then is done.
 /// [`finished`](Self::finished) gives it back at once. Both only leave a note, which the pool finds
@@ -79,14 +80,22 @@ impl StitchPool {
     ///
     /// # Errors
     /// [`AllocError::TooManyStreams`]; [`DriverError::Capturing`] if the stream takes part in a capture
-    /// already.
+    /// already; [`DriverError::InvalidValue`] if the memory is another pool's.
     pub fn join_capture(&mut self, memory: &mut GraphMemory, stream: StreamId) -> Result<(), AllocError> {
         self.collect_graphs();
+        if !Arc::ptr_eq(&memory.gone, &self.gone.0) {
+            return Err(DriverError::InvalidValue("the memory of the graph is another pool's").into());
+        }
         let under = self.index_of(stream)?;
         if self.order.is_captured(under) {
             return Err(DriverError::Capturing(stream).into());
         }
-        let index = self.order.begin_capture(stream).ok_or(AllocError::TooManyStreams)?;
+        let index = if let Some(index) = self.order.begin_capture(stream) {
+            index
+        } else {
+            self.order.find_ended(&*self.driver);
+            self.order.begin_capture(stream).ok_or(AllocError::TooManyStreams)?
+        };
         memory.streams.push(index);
         Ok(())
     }

@@ -13,7 +13,8 @@ pub enum Mode {
     Compact,
     /// Handles stay where they are, so that no memory is ever seen at two addresses: for programs
     /// whose kernels overlap on one stream (programmatic dependent launch) or talk to each other
-    /// while they run. Free memory that is cut up is given back and created anew instead.
+    /// while they run. Free memory that is cut up is given back and created anew instead, for which a
+    /// request at the limit waits for the device.
     Pinned,
 }
 

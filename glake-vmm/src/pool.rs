@@ -250,8 +250,10 @@ impl StitchPool {
     #[inline]
     fn grant_at_last(&mut self, request: Request, admitted: Admitted) -> Result<u64, AllocError> {
         match self.grant(request, admitted) {
-            Err(AllocError::OutOfMemory(_)) if self.may_waiting_help(admitted.stream) => {
-                self.order.synchronize(&*self.driver)?;
+            Err(error @ AllocError::OutOfMemory(_)) if self.may_waiting_help(admitted.stream) => {
+                if !could_wait(self.order.synchronize(&*self.driver).map_err(AllocError::from))? {
+                    return Err(error);
+                }
                 self.release_held();
                 self.grant(request, admitted)
             }
@@ -272,7 +274,7 @@ impl StitchPool {
         }
         // Some that ended may be done by now.
         self.collect_graphs();
-        self.order.poll(&*self.driver);
+        self.order.find_ended(&*self.driver);
         self.order.index_of(stream).ok_or(AllocError::TooManyStreams)
     }
 
@@ -393,6 +395,14 @@ impl Allocator for StitchPool {
             n_revived: c.n_revived,
             n_failures: c.n_failures,
         }
+    }
+}
+
+/// Whether the device was waited for: not where a capture forbids it.
+pub(crate) fn could_wait(waited: Result<(), AllocError>) -> Result<bool, AllocError> {
+    match waited {
+        Err(AllocError::Driver(DriverError::Capturing(_))) => Ok(false),
+        waited => waited.map(|()| true),
     }
 }
 

@@ -49,3 +49,12 @@ fn a_pool_that_is_used_does_not_close() {
     assert!(pool.close().is_err());
     drop(buffer);
 }
+
+#[test]
+fn a_pool_that_does_not_close_keeps_its_thread() {
+    let pool = Pool::builder(SimDriver::h200(1), DEVICE).headroom_bytes(8 * MIB).build().unwrap();
+    assert!(pool.clone().close().is_err());
+    pool.trim(0).unwrap();
+    assert!(comes_true(|| pool.stats().reserved_bytes >= 8 * MIB), "the thread still works");
+    pool.close().unwrap();
+}

@@ -135,3 +135,29 @@ fn a_capture_that_is_dropped_gives_its_memory_back() {
     driver.complete_all();
     drop(bytes(&pool, 16, first).unwrap());
 }
+
+/// More than a pool can tell apart, one behind the other.
+const MANY: usize = 5000;
+
+#[test]
+fn streams_that_vanish_unsaid_make_room_for_others() {
+    let driver: Arc<dyn Driver> = Arc::new(SimDriver::h200(1));
+    let pool = Pool::builder(Arc::clone(&driver), DEVICE).build().unwrap();
+    for _ in 0..MANY {
+        let stream = driver.create_stream(DEVICE).unwrap();
+        drop(pool.alloc::<u8>(1000, stream).unwrap());
+        driver.destroy_stream(stream).unwrap();
+    }
+    pool.close().unwrap();
+}
+
+#[test]
+fn threads_that_ended_make_room_for_others() {
+    let pool = Pool::builder(SimDriver::h200(1), DEVICE).build().unwrap();
+    for _ in 0..MANY {
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(pool.alloc::<u8>(1000, StreamId::PER_THREAD).unwrap()));
+        });
+    }
+    pool.close().unwrap();
+}

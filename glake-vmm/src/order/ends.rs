@@ -79,6 +79,23 @@ impl Order {
         }
     }
 
+    /// Looks which streams have ended unsaid, and makes room for others where the device is done with
+    /// one: for when no index is left. Records an event on each stream that has none.
+    pub(crate) fn find_ended(&mut self, driver: &dyn Driver) {
+        self.poll(driver);
+        for i in 0..self.streams.len() {
+            let index = StreamIndex::from_index(i);
+            if self.streams[i].key.thread.has_ended() {
+                self.lose(index);
+            }
+            if self.streams[i].events.is_empty() && self.is_used(i) {
+                // Without one it is looked at again.
+                let _ = self.close_epoch(index, driver);
+            }
+        }
+        self.poll(driver);
+    }
+
     /// Notes that a stream was destroyed.
     pub(super) fn lose(&mut self, stream: StreamIndex) {
         let s = &mut self.streams[stream.index()];

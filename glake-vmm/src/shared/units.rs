@@ -8,7 +8,7 @@ use glake_core::alloc::AllocError;
 use super::{SharedPool, State, report};
 use crate::blocks::Kind;
 use crate::order::{StreamIndex, Tag};
-use crate::pool::StitchPool;
+use crate::pool::{StitchPool, could_wait};
 use crate::spare::UnitName;
 use crate::units::{GRANULE_BYTES, PAGE, page_of};
 
@@ -149,8 +149,10 @@ impl SharedPool {
                 served = serve(pool);
             }
             let may_help = left.n_held > 0 || pool.may_waiting_help(stream);
-            if may_help && matches!(served, Err(AllocError::OutOfMemory(_))) {
-                pool.wait_for_all()?;
+            if may_help
+                && matches!(served, Err(AllocError::OutOfMemory(_)))
+                && could_wait(pool.wait_for_all())?
+            {
                 self.collect(pool)?;
                 served = serve(pool);
             }

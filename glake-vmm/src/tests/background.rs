@@ -113,6 +113,16 @@ fn memory_is_given_back_where_others_are_short_of_it() {
 }
 
 #[test]
+fn headroom_takes_nothing_that_others_are_to_be_left() {
+    let sim = SimConfig::h200(1).memory_bytes(64 * MIB);
+    let mut rig = Rig::new(sim, |config| config.headroom_bytes(48 * MIB).leave_bytes(46 * MIB));
+    let n_grown = (0..9).take_while(|_| rig.pool.step().unwrap() == Step::Grew).count();
+    assert_eq!(n_grown, 3, "8 MiB a step, and then there is nothing to do");
+    assert_eq!(rig.sim.memory_info(DEVICE).unwrap().free_bytes, 46 * MIB);
+    rig.finish();
+}
+
+#[test]
 fn pinned_memory_is_never_mapped_twice() {
     let mut rig = Rig::immediate(|config| config.mode(Mode::Pinned).limit_bytes(256 * MIB));
     churn(&mut rig);

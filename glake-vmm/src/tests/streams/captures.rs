@@ -3,8 +3,8 @@
 use std::thread;
 
 use glake_core::alloc::{AllocError, Allocator, Request};
-use glake_core::driver::{Call, StreamOrder};
-use glake_core::sim::GraphId;
+use glake_core::driver::{Call, DriverError, StreamOrder};
+use glake_core::sim::{GraphId, SimConfig};
 use glake_core::units::{AddressRange, DevicePtr, StreamId};
 
 use glake_testkit::spy::Extent;
@@ -396,6 +396,46 @@ fn no_call_reaches_the_captured_stream() {
 }
 
 /// Two streams of a capture, each with its own memory.
+/// No event can be had behind a graph that is given up while another capture runs.
+#[test]
+fn graphs_given_up_during_a_capture_make_room_for_others_behind_it() {
+    let mut bench = Bench::over(SimConfig::h200(1), |config| config);
+    let [a, b] = [bench.stream(), bench.stream()];
+    let outer = bench.begin_capture(a);
+    let refused = loop {
+        match bench.pool.begin_capture(b) {
+            Ok(memory) => {
+                bench.pool.end_capture(b);
+                drop(memory);
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, AllocError::TooManyStreams);
+    bench.end_capture(a);
+    drop(outer);
+    let memory = bench.pool.begin_capture(b).unwrap();
+    bench.pool.end_capture(b);
+    drop(memory);
+    bench.check();
+    bench.finish();
+}
+
+#[test]
+fn a_graph_keeps_memory_of_one_pool_only() {
+    let (mut bench, [a, b]) = Bench::busy(|config| config);
+    let (mut other, [c]) = Bench::busy(|config| config);
+    bench.allocate(4 * MIB, b);
+    let mut memory = other.pool.begin_capture(c).unwrap();
+    let refused = bench.pool.join_capture(&mut memory, a);
+    assert!(matches!(refused, Err(AllocError::Driver(DriverError::InvalidValue(_)))), "{refused:?}");
+    memory.finished();
+    other.pool.collect_graphs();
+    bench.allocate(4 * MIB, b);
+    bench.finish();
+    other.finish();
+}
+
 #[test]
 fn streams_of_one_capture_do_not_share() {
     let (mut bench, [a, b]) = Bench::busy(|config| config);

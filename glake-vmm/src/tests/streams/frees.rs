@@ -240,6 +240,29 @@ fn the_first_request_that_learns_that_there_are_no_context_events_is_served() {
     bench.finish();
 }
 
+/// The whole device cannot be waited for then.
+#[test]
+fn a_request_during_a_capture_on_an_old_driver_says_that_memory_is_out() {
+    let (mut bench, [a, b]) = Bench::busy(|config| config.limit_bytes(8 * MIB));
+    no_context_events(&bench);
+    for is_captured in [false, true] {
+        let ptr = bench.allocate(8 * MIB, a);
+        bench.oracle.freed(ptr, a);
+        bench.pool.free_from_anywhere(ptr).unwrap();
+        if is_captured {
+            let memory = bench.pool.begin_capture(b).unwrap();
+            let refused = bench.try_allocate(8 * MIB, a);
+            assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
+            bench.pool.end_capture(b);
+            memory.finished();
+        }
+        assert_eq!(bench.allocate(8 * MIB, a), ptr);
+        bench.free(ptr, a);
+    }
+    bench.sim.clear_faults();
+    bench.finish();
+}
+
 #[test]
 fn a_pool_that_is_dropped_waits_for_what_was_freed_from_anywhere() {
     for bytes in SIZES {
