@@ -101,6 +101,18 @@ impl StreamOrder for LedgerDriver {
         Ok(())
     }
 
+    fn record_all(&self, _: DeviceId) -> Result<EventId> {
+        self.record(StreamId::LEGACY)
+    }
+
+    fn synchronize_all(&self, _: DeviceId) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_capturing(&self, _: StreamId) -> Result<bool> {
+        Ok(false)
+    }
+
     fn record(&self, _: StreamId) -> Result<EventId> {
         Ok(EventId(self.id()))
     }
