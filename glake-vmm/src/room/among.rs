@@ -14,6 +14,9 @@ use crate::units::{GRANULE_BYTES, page_of, page_start};
 /// Pieces that a search inside of free blocks looks at.
 const N_PIECES: usize = 1024;
 
+/// Pieces of a free block that a place behind a wait may start with.
+const N_STARTS: usize = 16;
+
 /// Free bytes outside of whole free handles, as a share of the physical memory (one of so many), above
 /// which a request rather waits for another stream than spoils more.
 const SPOILT_SHARE: u64 = 120;
@@ -54,7 +57,12 @@ impl StitchPool {
         let (mut n_runs, mut n_pieces) = (0, 0);
         self.blocks.at_least(bytes, |block| {
             n_runs += 1;
-            n_pieces += self.blocks.pieces(block).count();
+            let n_here = self.blocks.pieces(block).take(N_PIECES).count();
+            n_pieces += n_here;
+            if n_here == N_PIECES {
+                // Too many to look at on the way of a request.
+                return Some(());
+            }
             for span in self.spans(block, |tag| self.order.is_ready(taker.stream, tag)) {
                 for at in self.places(&span, bytes, align_bytes) {
                     let key = (self.spoiled(block, at, bytes), span.end - span.start);
@@ -101,8 +109,8 @@ impl StitchPool {
             n_runs += 1;
             let b = self.blocks.get(block);
             let mut from = b.start;
-            for (length, _) in self.blocks.pieces(block) {
-                n_pieces += 1;
+            n_pieces += self.blocks.pieces(block).take(N_PIECES).count();
+            for (length, _) in self.blocks.pieces(block).take(N_STARTS) {
                 let places = self.places(&(from..b.end()), bytes, align_bytes);
                 from += length;
                 for at in places {
@@ -118,11 +126,8 @@ impl StitchPool {
                         best = Some((key, (block, at)));
                     }
                 }
-                if n_pieces > N_PIECES {
-                    break;
-                }
             }
-            (n_runs == N_RUNS || n_pieces > N_PIECES).then_some(())
+            (n_runs == N_RUNS || n_pieces >= N_PIECES).then_some(())
         });
         best.map(|(_, found)| found)
     }
