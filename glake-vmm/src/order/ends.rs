@@ -8,9 +8,15 @@ use super::{Epoch, Key, Order, State, StreamIndex};
 impl Order {
     /// Ends a stream that is about to be destroyed, behind a last event.
     pub(crate) fn end(&mut self, stream: StreamId, driver: &dyn Driver) -> Result<(), DriverError> {
-        self.end_capture(stream);
-        let Some(&index) = self.by_key.get(&Key::of(stream)) else { return Ok(()) };
+        if !self.by_key.contains_key(&Key::of(stream)) {
+            return Ok(());
+        }
         let event = driver.record(stream)?;
+        self.end_capture(stream);
+        let Some(&index) = self.by_key.get(&Key::of(stream)) else {
+            driver.forget(event);
+            return Ok(());
+        };
         self.lose(index);
         self.closed(index, event);
         Ok(())
