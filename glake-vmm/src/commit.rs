@@ -6,11 +6,11 @@ use glake_core::alloc::AllocError;
 use glake_core::driver::{Access, DriverError, Retired};
 use glake_core::units::{AddressRange, DevicePtr, HandleId};
 
-use crate::order::{StreamIndex, Tag};
+use crate::order::StreamIndex;
 use crate::pieces::List;
 use crate::plan::Plan;
 use crate::pool::StitchPool;
-use crate::stale::{StaleMapping, Uses};
+use crate::stale::{StaleMapping, last_uses};
 use crate::units::{PAGE, index, page_start};
 
 /// Runs that a pool remembers to have stitched.
@@ -210,16 +210,4 @@ impl StitchPool {
     fn address(&self, page: usize) -> DevicePtr {
         self.arena.start + page_start(page)
     }
-}
-
-/// The latest of `tags` for each stream.
-fn last_uses(tags: impl Iterator<Item = Tag>) -> Uses {
-    let mut uses = Uses::new();
-    for tag in tags {
-        match uses.iter_mut().find(|use_| use_.stream == tag.stream) {
-            Some(use_) => *use_ = (*use_).max(tag),
-            None => uses.push(tag),
-        }
-    }
-    uses
 }

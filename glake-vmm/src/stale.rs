@@ -12,6 +12,18 @@ use crate::units::index;
 /// The last uses of something, one for each stream.
 pub(crate) type Uses = SmallVec<[Tag; 2]>;
 
+/// The latest of `tags` for each stream.
+pub(crate) fn last_uses(tags: impl Iterator<Item = Tag>) -> Uses {
+    let mut uses = Uses::new();
+    for tag in tags {
+        match uses.iter_mut().find(|use_| use_.stream == tag.stream) {
+            Some(use_) => *use_ = (*use_).max(tag),
+            None => uses.push(tag),
+        }
+    }
+    uses
+}
+
 /// A mapping that waits for its last uses before it can go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StaleMapping {

@@ -69,14 +69,11 @@ impl Order {
             if !self.is_used(i) {
                 continue;
             }
-            match self.close_epoch(StreamIndex::from_index(i), driver) {
-                Ok(()) => {}
-                Err(error) => {
-                    for &event in &last {
-                        driver.forget(event);
-                    }
-                    return Err(error);
+            if let Err(error) = self.close_epoch(StreamIndex::from_index(i), driver) {
+                for &event in &last {
+                    driver.forget(event);
                 }
+                return Err(error);
             }
             last.extend(self.streams[i].events.drain(..).map(|closed| closed.event));
         }

@@ -9,6 +9,7 @@ use super::{Found, N_FITS, N_FORGIVEN, N_RUNS};
 use crate::blocks::{first_handle_from, last_handle_until};
 use crate::order::{Readiness, Tag, Taker};
 use crate::pool::StitchPool;
+use crate::stale::last_uses;
 use crate::units::{GRANULE_BYTES, page_of, page_start};
 
 /// Pieces that a search inside of free blocks looks at.
@@ -38,15 +39,8 @@ impl StitchPool {
             return Ok(());
         }
         let (block, at) = found;
-        let mut unmet: SmallVec<[Tag; 4]> = SmallVec::new();
-        for tag in self.blocks.tags_in(block, at, bytes) {
-            if !self.order.is_ready(taker.stream, tag) {
-                match unmet.iter_mut().find(|other| other.stream == tag.stream) {
-                    Some(other) => *other = (*other).max(tag),
-                    None => unmet.push(tag),
-                }
-            }
-        }
+        let tags = self.blocks.tags_in(block, at, bytes);
+        let unmet = last_uses(tags.filter(|&tag| !self.order.is_ready(taker.stream, tag)));
         unmet.into_iter().try_for_each(|tag| self.order.wait(taker.stream, tag, &*self.driver))
     }
 
