@@ -51,23 +51,6 @@ fn compact_streams(_: Completion) -> Machine {
     machine(Mode::Compact)
 }
 
-/// All but that the same operations give the same addresses, which hang on when work is done.
-macro_rules! laws {
-    ($name:ident, $make:ident) => {
-        stream_laws! { $name, $make;
-            freed_memory_serves_its_stream_at_once
-            another_stream_gets_it_behind_the_free
-            a_use_elsewhere_comes_before_the_reuse
-            a_free_on_another_stream_counts_there
-            what_is_behind_the_free_by_way_of_others_gets_it
-            a_use_of_foreign_memory_is_refused
-            memory_outlives_its_stream
-            a_trim_waits_for_every_use
-            short_programs_of_several_streams_keep_the_contract
-            long_programs_of_several_streams_keep_the_contract
-        }
-    };
-}
-
-laws!(default_mode, default_streams);
-laws!(compact_mode, compact_streams);
+// All but that the same operations give the same addresses, which hang on when work is done.
+stream_laws! { default_mode, default_streams, whenever work is done; }
+stream_laws! { compact_mode, compact_streams, whenever work is done; }

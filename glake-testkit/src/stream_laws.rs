@@ -28,7 +28,12 @@ pub type Make = fn(Completion) -> Machine;
 #[macro_export]
 macro_rules! stream_laws {
     ($name:ident, $make:expr) => {
-        $crate::stream_laws! { $name, $make;
+        $crate::stream_laws! { $name, $make, whenever work is done;
+            same_operations_give_same_addresses_on_several_streams
+        }
+    };
+    ($name:ident, $make:expr, whenever work is done; $($law:ident)*) => {
+        $crate::stream_laws! { $name, $make; $($law)*
             freed_memory_serves_its_stream_at_once
             another_stream_gets_it_behind_the_free
             a_use_elsewhere_comes_before_the_reuse
@@ -39,7 +44,6 @@ macro_rules! stream_laws {
             a_trim_waits_for_every_use
             short_programs_of_several_streams_keep_the_contract
             long_programs_of_several_streams_keep_the_contract
-            same_operations_give_same_addresses_on_several_streams
         }
     };
     ($name:ident, $make:expr; $($law:ident)*) => {

@@ -69,10 +69,8 @@ driver_functions! {
         extra: In<u64>,
     ) |machine| {
         let _ = shared_bytes;
-        if [grid_x, grid_y, grid_z, block_x, block_y, block_z].contains(&0) {
-            return Err(Code::INVALID_VALUE);
-        }
-        launch(machine, function, &parameters, &extra, stream)
+        let grid = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        launch(machine, function, grid, &parameters, &extra, stream)
     }
 
     fn cuLaunchCooperativeKernel(
@@ -88,10 +86,8 @@ driver_functions! {
         parameters: In<*const u64>,
     ) |machine| {
         let _ = shared_bytes;
-        if [grid_x, grid_y, grid_z, block_x, block_y, block_z].contains(&0) {
-            return Err(Code::INVALID_VALUE);
-        }
-        launch(machine, function, &parameters, &In::null(), stream)
+        let grid = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        launch(machine, function, grid, &parameters, &In::null(), stream)
     }
 }
 
@@ -107,10 +103,14 @@ fn load(machine: &mut Machine, image: &Text) -> Result<u64> {
 fn launch(
     machine: &mut Machine,
     function: u64,
+    grid: [u32; 6],
     parameters: &In<*const u64>,
     extra: &In<u64>,
     stream: u64,
 ) -> Result {
+    if grid.contains(&0) {
+        return Err(Code::INVALID_VALUE);
+    }
     let stream = machine.stream(stream)?;
     let function = machine.modules.function(function)?.clone();
     let n_words = function.kernel.n_words();
