@@ -26,6 +26,7 @@ mod capture;
 mod check;
 mod commit;
 mod config;
+mod find;
 mod free;
 mod free_index;
 mod held;

@@ -29,6 +29,7 @@ use crate::units::{GRANULE_BYTES, page_of};
 
 #[cfg(test)]
 mod check;
+mod find;
 mod free;
 mod lookup;
 mod pages;

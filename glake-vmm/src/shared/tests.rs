@@ -9,6 +9,7 @@
 )]
 
 mod faults;
+mod find;
 #[cfg(loom)]
 mod model;
 mod paths;
