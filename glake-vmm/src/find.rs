@@ -12,7 +12,7 @@ impl StitchPool {
     /// `None` for free memory, for what was freed and is still in use, and for addresses that are not
     /// the pool's.
     ///
-    /// Takes as long with few allocations as with many; inside of a large one, about 1 ns for each page
+    /// Takes as long with few allocations as with many; inside of a large one, about 2 ns for each page
     /// (2 MiB) from its start on.
     #[must_use]
     pub fn allocation_at(&self, ptr: DevicePtr) -> Option<AddressRange> {

@@ -27,6 +27,7 @@ mod check;
 mod commit;
 mod config;
 mod find;
+mod for_all;
 mod free;
 mod free_index;
 mod held;

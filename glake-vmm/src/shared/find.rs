@@ -13,19 +13,16 @@ impl SharedPool {
     pub fn allocation_at(&self, ptr: DevicePtr) -> Option<AddressRange> {
         self.check_sound().ok()?;
         let at = offset_in(self.arena, ptr).ok()?;
-        self.object_at(at).unwrap_or_else(|| {
-            let looked = self.central(|pool| {
-                // Units come and go with this lock held.
-                Ok(self.object_at(at).unwrap_or_else(|| pool.live_at(at)))
-            });
-            looked.ok()?
+        self.object_at(at).or_else(|| {
+            // Units come and go with this lock held.
+            self.central(|pool| Ok(self.object_at(at).or_else(|| pool.live_at(at)))).ok()?
         })
     }
 
-    /// The small object that holds byte `at` of the arena, if any; `None` if a shard's unit is not there.
-    fn object_at(&self, at: u64) -> Option<Option<AddressRange>> {
+    /// The small object that holds byte `at` of the arena.
+    fn object_at(&self, at: u64) -> Option<AddressRange> {
         let (name, state) = self.unit_at(at).ok()??;
-        let found = state.small.pool.holding(name.unit, at % PAGE);
-        Some(found.map(|(start, bytes)| AddressRange::new(self.arena.start + start, bytes)))
+        let (start, bytes) = state.small.pool.holding(name.unit, at % PAGE)?;
+        Some(AddressRange::new(self.arena.start + start, bytes))
     }
 }

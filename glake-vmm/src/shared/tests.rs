@@ -10,6 +10,7 @@
 
 mod faults;
 mod find;
+mod for_all;
 #[cfg(loom)]
 mod model;
 mod paths;

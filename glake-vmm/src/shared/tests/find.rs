@@ -21,12 +21,12 @@ fn every_byte_of_a_live_allocation_leads_to_it_and_no_other_does() {
     let rig = Rig::new(2, 1 << 30);
     let mut rng = Rng::new(3);
     let mut live: Vec<Allocation> = Vec::new();
-    for i in 0..2_000 {
+    for i in 0..2_000_usize {
         if rng.below(5) < 2 && !live.is_empty() {
             let freed = live.swap_remove(rng.below(live.len() as u64) as usize);
-            rig.free(freed, (i % 2) as usize);
+            rig.free(freed, i % 2);
             assert_eq!(found(&rig, &freed), [None; 3], "{freed:?} is free, or held");
-        } else if let Ok(made) = rig.try_allocate((i % 2) as usize, rng.log_between(1, 20 * MIB)) {
+        } else if let Ok(made) = rig.try_allocate(i % 2, rng.log_between(1, 20 * MIB)) {
             live.push(made);
         }
         if i % 50 == 0 {
