@@ -16,10 +16,12 @@ mod limited;
 mod locked;
 mod recorded;
 mod tagged;
+mod tags;
 #[cfg(test)]
 mod tests;
 
 pub use limited::Limited;
 pub use locked::Locked;
-pub use recorded::{Clock, Recorded};
+pub use recorded::Recorded;
 pub use tagged::Tagged;
+pub use tags::{TagId, Tags};

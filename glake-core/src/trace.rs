@@ -28,12 +28,14 @@
 mod error;
 mod line;
 mod read;
+mod recorder;
 #[cfg(test)]
 mod tests;
 mod write;
 
 pub use error::{Field, TraceError, TraceErrorKind};
 pub use read::{Reader, decode, open};
+pub use recorder::{Clock, Recorder};
 pub use write::Writer;
 
 /// The first line of a trace.

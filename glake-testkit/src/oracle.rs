@@ -89,6 +89,16 @@ impl Oracle {
 
     /// An allocator handed out `allocation`.
     pub fn allocated(&mut self, allocation: &Allocation) {
+        self.handed_out(allocation, Some(allocation.stream));
+    }
+
+    /// An allocator handed out `allocation` for every stream, every thread and the host: whatever used it
+    /// before must have been seen done.
+    pub fn allocated_for_all(&mut self, allocation: &Allocation) {
+        self.handed_out(allocation, None);
+    }
+
+    fn handed_out(&mut self, allocation: &Allocation, to: Option<StreamId>) {
         let range = AddressRange::new(allocation.ptr, allocation.bytes);
         let extents = self.resolve(range);
         self.findings.n_unmapped += u64::from(extents.is_none());
@@ -100,8 +110,10 @@ impl Oracle {
                 match owner {
                     Owner::Live => overlaps = true,
                     Owner::Freed(moments) => {
-                        out_of_order |=
-                            !moments.iter().all(|&moment| self.is_behind(allocation.stream, moment));
+                        out_of_order |= !moments.iter().all(|&moment| match to {
+                            Some(stream) => self.is_behind(stream, moment),
+                            None => self.is_done(moment),
+                        });
                     }
                 }
             }
@@ -163,6 +175,13 @@ impl Oracle {
         match &mut self.seen {
             Seen::By(spy) => spy.is_behind(stream, moment),
             Seen::Nothing(order) => order.is_behind(stream, moment),
+        }
+    }
+
+    fn is_done(&self, moment: Moment) -> bool {
+        match &self.seen {
+            Seen::By(spy) => spy.is_done(moment),
+            Seen::Nothing(_) => false,
         }
     }
 

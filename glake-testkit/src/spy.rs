@@ -74,6 +74,12 @@ impl Spy {
         self.books().order.is_behind(stream, moment)
     }
 
+    /// Whether the host has seen `moment` pass.
+    #[must_use]
+    pub fn is_done(&self, moment: Moment) -> bool {
+        self.books().order.is_done(moment)
+    }
+
     /// Tells that `stream` is captured from now on, which no call of the driver seam says. Work of a
     /// graph is ordered against work of the same capture only, because it may be launched at any time,
     /// on any stream.

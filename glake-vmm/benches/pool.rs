@@ -182,6 +182,36 @@ fn large_pairs(c: &mut Criterion) {
     group.finish();
 }
 
+/// From an address inside to its allocation, among few and among many; and from the last byte of a
+/// single one of 64 GiB.
+fn found_allocations(c: &mut Criterion) {
+    let mut group = c.benchmark_group("allocation found");
+    let mut bench = |name: &str, n: usize, bytes: &dyn Fn(&mut Rng) -> u64| {
+        let mut made = None;
+        group.bench_function(name, |b| {
+            let (pool, inside) = made.get_or_insert_with(|| {
+                let mut rng = Rng::new(n as u64);
+                let (mut pool, stream) = pool();
+                let all: Vec<Allocation> =
+                    (0..n).map(|_| pool.allocate(Request::new(bytes(&mut rng), stream)).unwrap()).collect();
+                let last = |i: usize| all[i].ptr + (all[i].bytes - 1);
+                (pool, shuffled(&mut rng, n).into_iter().take(BATCH).map(last).collect::<Vec<_>>())
+            });
+            let mut i = 0;
+            b.iter(|| {
+                i = (i + 1) % inside.len();
+                pool.allocation_at(black_box(inside[i])).unwrap()
+            });
+        });
+    };
+    for n in [10, 100_000] {
+        bench(&format!("small among {n}"), n, &|rng| rng.log_between(1, 100 * KIB));
+        bench(&format!("large among {n}"), n, &|rng| rng.between(256 * KIB, 4 * MIB));
+    }
+    bench("in 64 GiB", 1, &|_| 64 << 30);
+    group.finish();
+}
+
 /// The repository's trace from a new pool on, the simulated driver's own time included; per
 /// operation.
 fn replayed_trace(c: &mut Criterion) {
@@ -208,6 +238,6 @@ criterion_group! {
         .warm_up_time(Duration::from_secs(1))
         .measurement_time(Duration::from_secs(2))
         .sample_size(30);
-    targets = small_pairs, small_pairs_in_threads, repeated_pairs, large_pairs, replayed_trace
+    targets = small_pairs, small_pairs_in_threads, repeated_pairs, large_pairs, found_allocations, replayed_trace
 }
 criterion_main!(benches);

@@ -203,8 +203,13 @@ impl Blocks {
 
     /// The block that holds the first byte of `page`, which has a home.
     pub(crate) fn holding(&self, page: usize, slots: &Slots) -> u32 {
-        let at = page_start(page);
-        let mut p = page;
+        self.holding_byte(page_start(page), slots)
+    }
+
+    /// The block that holds byte `at`, whose page has a home. Looks at the blocks that start in one
+    /// page, and at the pages in between.
+    pub(crate) fn holding_byte(&self, at: u64, slots: &Slots) -> u32 {
+        let mut p = page_of(at);
         let mut block = slots.slot(p).first_block;
         while block == NONE || self.get(block).start > at {
             p -= 1;

@@ -19,6 +19,7 @@
 //! shares it between threads, with a fast path for each stream.
 #![forbid(unsafe_code)]
 
+mod access;
 mod background;
 mod blocks;
 mod capture;
@@ -26,6 +27,8 @@ mod capture;
 mod check;
 mod commit;
 mod config;
+mod find;
+mod for_all;
 mod free;
 mod free_index;
 mod held;

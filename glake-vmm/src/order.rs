@@ -17,6 +17,7 @@ use crate::thread::{self, ThreadToken};
 mod device;
 mod ends;
 mod epochs;
+mod host;
 
 /// No stream's name: stands for all of them.
 const EVERYTHING: StreamId = StreamId(u64::MAX);
@@ -107,6 +108,8 @@ enum State {
     Gone,
     /// Work that a graph was captured from: done when the graph is, and not before.
     Captured,
+    /// No stream, but the host: it waits itself, and has no work.
+    Host,
     /// An entry to be used again.
     Vacant,
 }
@@ -195,6 +198,8 @@ pub(crate) struct Order {
     /// Rises when a key comes to mean another index, or none: what others remember is void then.
     names: Arc<AtomicU64>,
     next: Epoch,
+    /// What stands for the host, once it was asked for.
+    host: Option<StreamIndex>,
     /// Whether bytes were freed that any stream may use.
     is_all_used: bool,
     /// Whether the driver has events behind all work of a context, as far as is known.
@@ -210,6 +215,7 @@ impl Order {
             latest: None,
             names: Arc::default(),
             next: Epoch(1),
+            host: None,
             is_all_used: false,
             has_context_events: true,
         };
@@ -323,7 +329,8 @@ impl Order {
         let from = &self.streams[tag.stream.index()];
         let is_open = from.covering(tag.epoch).is_none();
         let takes_events = from.state != State::Captured && (!is_open || self.can_close(from));
-        if taker.waiting == Waiting::Allowed && to.state == State::Live && takes_events {
+        let can_wait = matches!(to.state, State::Live | State::Host);
+        if taker.waiting == Waiting::Allowed && can_wait && takes_events {
             Readiness::Behind { is_open, epoch: tag.epoch }
         } else {
             Readiness::Never

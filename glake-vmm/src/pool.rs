@@ -6,7 +6,7 @@ use std::sync::Arc;
 use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
 use glake_core::driver::{Driver, DriverError};
 use glake_core::stats::Stats;
-use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
+use glake_core::units::{AddressRange, DeviceId, DevicePtr, PAGE_BYTES, StreamId};
 
 use crate::blocks::{Blocks, Kind};
 use crate::capture::Gone;
@@ -46,6 +46,8 @@ use crate::units::{GRANULE_BYTES, PAGE};
 pub struct StitchPool {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) config: Config,
+    /// Who may read and write the memory: the pool's own device first.
+    pub(crate) devices: Vec<DeviceId>,
     /// All memory of the device.
     pub(crate) device_bytes: u64,
     /// The addresses reserved for the pool.
@@ -112,6 +114,7 @@ impl StitchPool {
         let order = Order::new(config.device);
         Ok(Self {
             driver,
+            devices: vec![config.device],
             config,
             device_bytes,
             arena,
@@ -231,10 +234,11 @@ impl StitchPool {
         stream: StreamIndex,
         serve: impl Fn(&mut Self, Taker) -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
+        if self.order.is_host(stream) {
+            return self.serve_host(stream, serve);
+        }
         match serve(self, Taker { stream, waiting: Waiting::Allowed }) {
-            Err(AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_))) => {
-                serve(self, Taker { stream, waiting: Waiting::Refused })
-            }
+            Err(error) if cannot_wait(&error) => serve(self, Taker { stream, waiting: Waiting::Refused }),
             served => served,
         }
     }
@@ -248,7 +252,7 @@ impl StitchPool {
 
     /// As [`grant`](Self::grant); waits for the device before it says that there is no memory.
     #[inline]
-    fn grant_at_last(&mut self, request: Request, admitted: Admitted) -> Result<u64, AllocError> {
+    pub(crate) fn grant_at_last(&mut self, request: Request, admitted: Admitted) -> Result<u64, AllocError> {
         match self.grant(request, admitted) {
             Err(error @ AllocError::OutOfMemory(_)) if self.may_waiting_help(admitted.stream) => {
                 if !could_wait(self.order.synchronize(&*self.driver).map_err(AllocError::from))? {
@@ -272,10 +276,14 @@ impl StitchPool {
         if let Some(index) = self.order.index_of(stream) {
             return Ok(index);
         }
-        // Some that ended may be done by now.
+        self.find_ended_streams();
+        self.order.index_of(stream).ok_or(AllocError::TooManyStreams)
+    }
+
+    /// Looks for streams that ended and are done by now, where there are too many.
+    pub(crate) fn find_ended_streams(&mut self) {
         self.collect_graphs();
         self.order.find_ended(&*self.driver);
-        self.order.index_of(stream).ok_or(AllocError::TooManyStreams)
     }
 
     /// Counts a failure of a request for `bytes`, which is what its report speaks of.
@@ -318,6 +326,12 @@ impl StitchPool {
         let c = &mut self.counters;
         c.peak_requested_bytes = c.peak_requested_bytes.max(requested);
         c.peak_allocated_bytes = c.peak_allocated_bytes.max(allocated);
+    }
+
+    /// To be called when memory was created.
+    pub(crate) fn note_peak_reserved(&mut self) {
+        let reserved = self.physical_bytes();
+        self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(reserved);
     }
 
     #[inline]
@@ -396,6 +410,11 @@ impl Allocator for StitchPool {
             n_failures: c.n_failures,
         }
     }
+}
+
+/// Whether a request failed for a wait that cannot be had.
+pub(crate) fn cannot_wait(error: &AllocError) -> bool {
+    matches!(error, AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_)))
 }
 
 /// Whether the device was waited for: not where a capture forbids it.

@@ -22,13 +22,15 @@ use glake_core::units::{AddressRange, DevicePtr, StreamId};
 
 use crate::config::Config;
 use crate::order::{Key, MAX_STREAMS, StreamIndex};
-use crate::pool::{StitchPool, checked};
+use crate::pool::{Admitted, StitchPool, checked};
 use crate::small::SMALL_BYTES;
 use crate::sync::{Mutex, MutexGuard};
 use crate::units::{GRANULE_BYTES, page_of};
 
 #[cfg(test)]
 mod check;
+mod find;
+mod for_all;
 mod free;
 mod lookup;
 mod pages;
@@ -80,6 +82,8 @@ pub struct SharedPool {
     central: Mutex<StitchPool>,
     /// Frees that would have had to wait.
     late: Mutex<Vec<Late>>,
+    /// What stands for the host, once it was asked for.
+    host: OnceLock<StreamIndex>,
     /// By stream.
     shards: Box<[OnceLock<Box<Shard>>]>,
     pages: PageTable,
@@ -110,12 +114,19 @@ impl SharedPool {
             names: Arc::clone(pool.order.names()),
             central: Mutex::new(pool),
             late: Mutex::default(),
+            host: OnceLock::new(),
             shards: (0..MAX_STREAMS).map(|_| OnceLock::new()).collect(),
             pages: PageTable::new(page_of(arena.bytes)),
             arena,
             token: PoolToken::fresh(),
             is_poisoned: AtomicBool::new(false),
         })
+    }
+
+    /// The addresses of the pool: all its memory lies there, and nobody else's.
+    #[must_use]
+    pub fn arena(&self) -> AddressRange {
+        self.arena
     }
 
     /// Allocates memory.
@@ -131,14 +142,21 @@ impl SharedPool {
             let at = self.state(index)?.allocate(bytes);
             at.map_or_else(|| self.central(|pool| self.refill(pool, index, bytes)), Ok)
         } else {
-            self.central(|pool| self.allocate_large(pool, request))
+            self.central(|pool| {
+                let admitted = pool.admit(request)?;
+                self.allocate_large(pool, request, admitted)
+            })
         };
         Ok(Allocation { ptr: self.arena.start + at?, bytes, stream })
     }
 
     /// Serves a large request.
-    fn allocate_large(&self, pool: &mut StitchPool, request: Request) -> Result<u64, AllocError> {
-        let admitted = pool.admit(request)?;
+    fn allocate_large(
+        &self,
+        pool: &mut StitchPool,
+        request: Request,
+        admitted: Admitted,
+    ) -> Result<u64, AllocError> {
         let at =
             self.under_pressure(pool, admitted.stream, request.bytes, |pool| pool.grant(request, admitted))?;
         pool.count(request.bytes, admitted.rounded);

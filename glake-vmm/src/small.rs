@@ -137,6 +137,18 @@ impl SmallPool {
         (tag != 0 && tag & (FREE | HELD) == 0).then_some(Spot(node))
     }
 
+    /// The live object that holds byte `offset` of `unit`: where it starts in the arena, and its bytes
+    /// as set aside.
+    pub(crate) fn holding(&self, unit: u32, offset: u64) -> Option<(u64, u64)> {
+        let at = usize::try_from(offset / GRANULE_BYTES).ok()?;
+        let start = self.granules.get((unit as usize) << UNIT_SHIFT..)?;
+        // Inside of runs there are no tags, and small objects are shorter than that.
+        let first = (at.saturating_sub(N_LISTS)..=at).rev().find(|&i| start[i].tag != 0)?;
+        let first_offset = first as u64 * GRANULE_BYTES;
+        let bytes = self.size(self.find(unit, first_offset)?).allocated_bytes;
+        (offset - first_offset < bytes).then_some((self.start(unit) + first_offset, bytes))
+    }
+
     /// How big the object at `spot` is.
     #[inline]
     pub(crate) fn size(&self, Spot(node): Spot) -> Size {

@@ -1,16 +1,12 @@
 //! A record of what a program did.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Write};
 
 use crate::alloc::{AllocError, Allocation, Allocator, Request};
 use crate::stats::Stats;
-use crate::trace::{Event, Op, Writer};
+use crate::trace::{Clock, Recorder, Writer};
 use crate::units::{DevicePtr, StreamId};
-
-/// Tells microseconds since the start of a recording.
-pub type Clock = Box<dyn FnMut() -> u64 + Send>;
 
 /// An allocator that writes down every allocation and free as a [trace](crate::trace).
 ///
@@ -19,17 +15,13 @@ pub type Clock = Box<dyn FnMut() -> u64 + Send>;
 /// no GPU memory hostage and the trace stays whole.
 pub struct Recorded<A, W: Write> {
     inner: A,
-    writer: Writer<W>,
-    clock: Clock,
-    live: HashMap<DevicePtr, u64>,
-    streams: HashMap<StreamId, u32>,
-    next_id: u64,
+    recorder: Recorder<W>,
 }
 
 impl<A: Allocator, W: Write> Recorded<A, W> {
     /// `inner`, recorded by `writer` with the time of `clock`.
     pub fn new(inner: A, writer: Writer<W>, clock: Clock) -> Self {
-        Self { inner, writer, clock, live: HashMap::new(), streams: HashMap::new(), next_id: 0 }
+        Self { inner, recorder: Recorder::new(writer, clock) }
     }
 
     /// Ends the trace and returns the allocator inside and the output.
@@ -37,13 +29,8 @@ impl<A: Allocator, W: Write> Recorded<A, W> {
     /// # Errors
     /// That of the output; the allocator is dropped then.
     pub fn finish(self) -> io::Result<(A, W)> {
-        let output = self.writer.finish()?;
+        let output = self.recorder.finish()?;
         Ok((self.inner, output))
-    }
-
-    fn push(&mut self, op: Op, id: u64) {
-        let at_us = (self.clock)();
-        self.writer.push(&Event { op, id, at_us });
     }
 }
 
@@ -51,22 +38,15 @@ impl<A: Allocator, W: Write> Allocator for Recorded<A, W> {
     /// # Errors
     /// [`AllocError::Record`] if the output fails, and those of the allocator inside.
     fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
-        self.writer.make_room().map_err(|error| AllocError::Record(error.kind()))?;
-        let new_stream = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
+        self.recorder.make_room().map_err(|error| AllocError::Record(error.kind()))?;
         let allocation = self.inner.allocate(request)?;
-        let stream = *self.streams.entry(request.stream).or_insert(new_stream);
-        let id = self.next_id;
-        self.next_id += 1;
-        self.live.insert(allocation.ptr, id);
-        self.push(Op::Allocate { bytes: request.bytes, stream }, id);
+        self.recorder.allocated(allocation.ptr, request.bytes, request.stream);
         Ok(allocation)
     }
 
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         self.inner.free(ptr, stream)?;
-        if let Some(id) = self.live.remove(&ptr) {
-            self.push(Op::Free, id);
-        }
+        self.recorder.freed(ptr);
         Ok(())
     }
 
@@ -85,10 +65,6 @@ impl<A: Allocator, W: Write> Allocator for Recorded<A, W> {
 
 impl<A: fmt::Debug, W: Write> fmt::Debug for Recorded<A, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorded")
-            .field("inner", &self.inner)
-            .field("writer", &self.writer)
-            .field("n_events_live", &self.live.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Recorded").field("inner", &self.inner).field("recorder", &self.recorder).finish()
     }
 }

@@ -1,7 +1,6 @@
 //! Who holds the memory.
 
-use std::collections::{BTreeMap, HashMap};
-
+use super::tags::{TagId, Tags};
 use crate::alloc::{AllocError, Allocation, Allocator, Request};
 use crate::stats::Stats;
 use crate::units::{DevicePtr, StreamId};
@@ -16,49 +15,37 @@ const REPORTED_TAGS: usize = 5;
 #[derive(Debug)]
 pub struct Tagged<A> {
     inner: A,
-    current: usize,
-    /// Name and live bytes, in order of appearance; the first is the empty tag.
-    tags: Vec<(String, u64)>,
-    by_name: BTreeMap<String, usize>,
-    live: HashMap<DevicePtr, (usize, u64)>,
+    current: TagId,
+    tags: Tags,
 }
 
 impl<A: Allocator> Tagged<A> {
     /// `inner` with tags; the empty tag is current.
     pub fn new(inner: A) -> Self {
-        let by_name = BTreeMap::from([(String::new(), 0)]);
-        Self { inner, current: 0, tags: vec![(String::new(), 0)], by_name, live: HashMap::new() }
+        Self { inner, current: TagId::default(), tags: Tags::default() }
     }
 
     /// Makes `tag` current.
     pub fn set_tag(&mut self, tag: &str) {
-        self.current = if let Some(&index) = self.by_name.get(tag) {
-            index
-        } else {
-            self.tags.push((tag.to_owned(), 0));
-            self.by_name.insert(tag.to_owned(), self.tags.len() - 1);
-            self.tags.len() - 1
-        };
+        self.current = self.tags.id(tag);
     }
 
     /// The current tag.
     #[must_use]
     pub fn tag(&self) -> &str {
-        &self.tags[self.current].0
+        self.tags.name(self.current)
     }
 
     /// The live bytes of `tag` as asked for.
     #[must_use]
     pub fn live_bytes(&self, tag: &str) -> u64 {
-        self.by_name.get(tag).map_or(0, |&index| self.tags[index].1)
+        self.tags.live_bytes(tag)
     }
 
     /// Up to `n` tags with live bytes, the largest first, equal ones by name.
     #[must_use]
     pub fn top_tags(&self, n: usize) -> Vec<(String, u64)> {
-        let mut tags: Vec<_> = self.tags.iter().filter(|tag| tag.1 > 0).collect();
-        tags.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        tags.into_iter().take(n).cloned().collect()
+        self.tags.top(n)
     }
 
     /// The allocator inside, with its live allocations.
@@ -72,8 +59,7 @@ impl<A: Allocator> Allocator for Tagged<A> {
     fn allocate(&mut self, request: Request) -> Result<Allocation, AllocError> {
         match self.inner.allocate(request) {
             Ok(allocation) => {
-                self.tags[self.current].1 += request.bytes;
-                self.live.insert(allocation.ptr, (self.current, request.bytes));
+                self.tags.note(allocation.ptr, self.current, request.bytes);
                 Ok(allocation)
             }
             Err(AllocError::OutOfMemory(mut report)) => {
@@ -86,9 +72,7 @@ impl<A: Allocator> Allocator for Tagged<A> {
 
     fn free(&mut self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
         self.inner.free(ptr, stream)?;
-        if let Some((tag, bytes)) = self.live.remove(&ptr) {
-            self.tags[tag].1 -= bytes;
-        }
+        self.tags.forget(ptr);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::alloc::{AllocError, Allocation, Allocator, OutOfMemory, Request};
 use crate::stats::Stats;
-use crate::trace::{Event, Op, Reader, Writer};
+use crate::trace::{Clock, Event, Op, Reader, Writer};
 use crate::units::{DevicePtr, StreamId};
 
 /// Hands out rising addresses up to a capacity.

@@ -126,10 +126,15 @@ impl Order {
         Moment { at: self.queues[moment.queue.0 as usize].end.unwrap_or(self.now), ..moment }
     }
 
+    /// Whether the host has seen `moment` pass.
+    pub(crate) fn is_done(&self, moment: Moment) -> bool {
+        self.host.get(&moment.queue).is_some_and(|&at| at >= moment.at)
+    }
+
     pub(crate) fn is_behind(&mut self, stream: StreamId, moment: Moment) -> bool {
         let queue = self.queue(stream);
-        let passed = |clock: &Clock| clock.get(&moment.queue).is_some_and(|&at| at >= moment.at);
-        queue == moment.queue || passed(&self.host) || passed(self.seen_by(queue))
+        let has_waited = |seen: &Clock| seen.get(&moment.queue).is_some_and(|&at| at >= moment.at);
+        queue == moment.queue || self.is_done(moment) || has_waited(self.seen_by(queue))
     }
 
     pub(crate) fn record(&mut self, stream: StreamId, event: EventId) {
@@ -217,7 +222,9 @@ mod tests {
         order.record(StreamId(11), EventId(1));
         order.forget(EventId(2));
         order.seen(EventId(1));
-        assert!(order.is_behind(StreamId(19), freed));
+        assert!(order.is_behind(StreamId(19), freed) && order.is_done(freed));
+        let later = order.moment(StreamId(11));
+        assert!(!order.is_done(later));
     }
 
     #[test]

@@ -86,6 +86,6 @@ impl Order {
         let is_unused = i == StreamIndex::ALL.index() && !self.is_all_used;
         // Nothing came behind the last event of one that is gone.
         let has_ended = s.state == State::Gone && (s.done_below > s.open || s.covering(s.open).is_some());
-        !is_unused && !has_ended && !matches!(s.state, State::Captured | State::Vacant)
+        !is_unused && !has_ended && !matches!(s.state, State::Captured | State::Host | State::Vacant)
     }
 }

@@ -84,7 +84,8 @@ impl Order {
         }
     }
 
-    /// Makes later work of `stream` run behind `tag`, unless it does.
+    /// Makes later work of `stream` run behind `tag`, unless it does; for the host, blocks until that is
+    /// done.
     pub(crate) fn wait(
         &mut self,
         stream: StreamIndex,
@@ -95,6 +96,9 @@ impl Order {
             return Ok(());
         }
         self.ensure_event(tag, driver)?;
+        if self.is_host(stream) {
+            return self.wait_on_host(tag, driver);
+        }
         let to = self.streams[stream.index()].key.stream;
         let Some(closed) = self.streams[tag.stream.index()].covering(tag.epoch) else { return Ok(()) };
         driver.wait(to, closed.event)?;

@@ -15,6 +15,10 @@ use crate::units::{GRANULE_BYTES, page_of, page_start};
 /// Pieces that a search inside of free blocks looks at.
 const N_PIECES: usize = 1024;
 
+/// How often the driver is asked whether an event has passed that was only just recorded: on an idle
+/// device it has, some microseconds later, which is less than more memory takes.
+const N_LOOKS: usize = 32;
+
 /// Pieces of a free block that a place behind a wait may start with.
 const N_STARTS: usize = 16;
 
@@ -169,11 +173,36 @@ impl StitchPool {
             return Some(found);
         }
         self.collect_graphs();
+        if self.order.is_host(taker.stream) {
+            self.hasten_free(bytes);
+        }
         self.order.poll(&*self.driver);
         self.release_held();
         self.fit(bytes, align_bytes, taker)
             .or_else(|| self.inner_fit(bytes, align_bytes, taker))
             .or_else(|| self.oldest_fit(bytes, align_bytes, taker))
+    }
+
+    /// Sees to it that events tell when the device is done with free memory that a request of `bytes` may
+    /// have. Among streams a wait brings them, and where there is but one nobody asks.
+    pub(crate) fn hasten_free(&mut self, bytes: u64) {
+        let mut blocks: Vec<u32> = self.blocks.by_clean().take(N_RUNS).collect();
+        let most = blocks.len() + N_RUNS;
+        self.blocks.at_least(bytes, |block| {
+            blocks.push(block);
+            (blocks.len() == most).then_some(())
+        });
+        let pieces = blocks.iter().flat_map(|&block| self.blocks.pieces(block).take(N_PIECES));
+        let uses = last_uses(pieces.map(|(_, tag)| tag).filter(|&tag| !self.order.has_event(tag)));
+        for &tag in &uses {
+            // Without one the memory is not to be had.
+            let _ = self.order.ensure_event(tag, &*self.driver);
+        }
+        for _ in 0..N_LOOKS {
+            if uses.iter().all(|&tag| self.order.has_passed(tag, &*self.driver)) {
+                break;
+            }
+        }
     }
 
     /// The longest stretches of a free block whose tags are `wanted`, as addresses.

@@ -115,7 +115,7 @@ impl SharedPool {
     }
 
     /// The unit at `at`, with its shard locked.
-    fn unit_at(&self, at: u64) -> Result<Option<(UnitName, MutexGuard<'_, State>)>, AllocError> {
+    pub(super) fn unit_at(&self, at: u64) -> Result<Option<(UnitName, MutexGuard<'_, State>)>, AllocError> {
         let page = page_of(at);
         let Some(name) = self.pages.get(page) else { return Ok(None) };
         let state = self.state(name.stream)?;

@@ -9,6 +9,8 @@
 )]
 
 mod faults;
+mod find;
+mod for_all;
 #[cfg(loom)]
 mod model;
 mod paths;

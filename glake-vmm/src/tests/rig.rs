@@ -124,6 +124,27 @@ impl Rig {
         assert_eq!(self.pool.stats().n_live, self.live.len() as u64);
         let requested_bytes: u64 = self.live.iter().map(|a| a.bytes).sum();
         assert_eq!(self.pool.stats().requested_bytes, requested_bytes);
+        self.check_addresses();
+    }
+
+    /// Every live allocation is found from its bytes, and nothing from those in between.
+    fn check_addresses(&self) {
+        let rounded = |a: &Allocation| AddressRange::new(a.ptr, a.bytes.next_multiple_of(512));
+        let mut live: Vec<AddressRange> = self.live.iter().map(rounded).collect();
+        live.sort_unstable_by_key(|range| range.start);
+        let mut behind = self.pool.arena.start;
+        for range in live {
+            let gap = range.start - behind;
+            if gap > 0 {
+                let inside = [behind, behind + gap / 2, behind + (gap - 1)];
+                assert_eq!(inside.map(|at| self.pool.allocation_at(at)), [None; 3], "before {range:?}");
+            }
+            let inside = [range.start, range.start + range.bytes / 2, range.start + (range.bytes - 1)];
+            assert_eq!(inside.map(|at| self.pool.allocation_at(at)), [Some(range); 3]);
+            behind = range.end();
+        }
+        let outside = [behind, self.pool.arena.end(), DevicePtr(0), DevicePtr(u64::MAX)];
+        assert_eq!(outside.map(|at| self.pool.allocation_at(at)), [None; 4]);
     }
 
     pub(crate) fn physical_bytes(&self) -> u64 {

@@ -4,6 +4,7 @@ mod bench;
 mod captures;
 mod ends;
 mod faults;
+mod for_all;
 mod frees;
 mod programs;
 mod reuse;

@@ -10,6 +10,7 @@ use super::rig::{DEVICE, KIB, MIB, Rig};
 enum Op {
     /// On a stream.
     Allocate(usize, u64),
+    ForAll(u64),
     /// The allocation of that number on a stream.
     Free(usize, usize),
     Use(usize, usize),
@@ -19,7 +20,7 @@ enum Op {
     Defragment,
 }
 
-use Op::{Allocate, Anywhere, Defragment, Done, Free, Trim, Use};
+use Op::{Allocate, Anywhere, Defragment, Done, ForAll, Free, Trim, Use};
 
 /// Units come and go, objects are freed on other streams and held, memory runs out.
 const PROGRAM: &[Op] = &[
@@ -48,10 +49,39 @@ const PROGRAM: &[Op] = &[
     Trim(0),
 ];
 
+/// The same with memory for all: small objects in a unit of their own, behind waits of the host.
+const FOR_ALL: &[Op] = &[
+    ForAll(KIB),
+    Allocate(0, 6 * MIB),
+    ForAll(200 * KIB),
+    ForAll(6 * MIB),
+    Free(0, 1),
+    Use(2, 1),
+    Free(2, 0),
+    Free(1, 0),
+    Anywhere(3),
+    ForAll(16 * MIB),
+    ForAll(8 * MIB),
+    ForAll(KIB),
+    Anywhere(4),
+    Done,
+    Allocate(1, 12 * MIB),
+    ForAll(100 * KIB),
+    Free(7, 1),
+    Defragment,
+    ForAll(2 * MIB),
+    Trim(0),
+];
+
 fn act(rig: &Rig, made: &mut Vec<Option<Allocation>>, op: Op) -> Result<(), AllocError> {
     match op {
         Allocate(stream, bytes) => {
             let outcome = rig.try_allocate(stream, bytes);
+            made.push(outcome.as_ref().ok().copied());
+            outcome.map(drop)
+        }
+        ForAll(bytes) => {
+            let outcome = rig.try_allocate_for_all(bytes);
             made.push(outcome.as_ref().ok().copied());
             outcome.map(drop)
         }
@@ -69,10 +99,7 @@ fn act(rig: &Rig, made: &mut Vec<Option<Allocation>>, op: Op) -> Result<(), Allo
         }
         Anywhere(n) => {
             if let Some(allocation) = made[n].take() {
-                (0..2)
-                    .for_each(|stream| rig.oracle.lock().unwrap().used(allocation.ptr, rig.streams[stream]));
-                rig.oracle.lock().unwrap().freed(allocation.ptr, allocation.stream);
-                rig.pool.free_from_anywhere(allocation.ptr)?;
+                rig.free_from_anywhere(allocation)?;
             }
             Ok(())
         }
@@ -86,11 +113,11 @@ fn act(rig: &Rig, made: &mut Vec<Option<Allocation>>, op: Op) -> Result<(), Allo
 }
 
 /// Runs the program with `fault`; `Err` leaves what is live as it was. Whether a call was hit.
-fn with_fault(fault: Fault, what: &str) -> bool {
+fn with_fault(program: &[Op], fault: Fault, what: &str) -> bool {
     let rig = Rig::new(2, 20 * MIB);
     let mut made = Vec::new();
     rig.sim.plan(fault);
-    for &op in PROGRAM {
+    for &op in program {
         let before = rig.pool.stats();
         let outcome = act(&rig, &mut made, op);
         let what = format!("{what} in {op:?}: {outcome:?}");
@@ -131,22 +158,25 @@ fn poisoned(rig: Rig) {
     assert_eq!(rig.sim.ledger(DEVICE).unwrap().physical_bytes, 0);
 }
 
+/// Runs both programs with the fault at each call in turn.
+fn sweep(what: &str, fault: impl Fn(u64) -> Fault) {
+    for program in [PROGRAM, FOR_ALL] {
+        let n = (0..10_000).take_while(|&k| with_fault(program, fault(k), &format!("{what} {k}"))).count();
+        assert!(n > 20, "{n} calls were hit");
+    }
+}
+
 #[test]
 fn any_call_may_fail() {
-    let n = (0..10_000).take_while(|&k| with_fault(Fault::nth(k), &format!("call {k}"))).count();
-    assert!(n > 20, "{n} calls were hit");
+    sweep("call", Fault::nth);
 }
 
 #[test]
 fn all_calls_may_fail_from_one_on() {
-    let fails_at = |k: &u64| with_fault(Fault::nth(*k).from_then_on(), &format!("from call {k} on"));
-    let n = (0..10_000).take_while(fails_at).count();
-    assert!(n > 20, "{n} calls were hit");
+    sweep("from call", |k| Fault::nth(k).from_then_on());
 }
 
 #[test]
 fn memory_may_run_out_at_any_call() {
-    let fault = |k| Fault::nth(k).error(DriverError::OutOfMemory);
-    let n = (0..10_000).take_while(|&k| with_fault(fault(k), &format!("no memory at {k}"))).count();
-    assert!(n > 20, "{n} calls were hit");
+    sweep("no memory at", |k| Fault::nth(k).error(DriverError::OutOfMemory));
 }

@@ -48,6 +48,24 @@ impl Rig {
         self.try_allocate(stream, bytes).unwrap()
     }
 
+    /// Allocates for every stream and the host.
+    pub(super) fn try_allocate_for_all(&self, bytes: u64) -> Result<Allocation, AllocError> {
+        let allocation = self.pool.allocate_for_all(bytes)?;
+        let mut oracle = self.oracle.lock().unwrap();
+        oracle.allocated_for_all(&allocation);
+        assert_eq!(oracle.findings(), Findings::default(), "{allocation:?}");
+        Ok(allocation)
+    }
+
+    /// Frees what any stream may have used.
+    pub(super) fn free_from_anywhere(&self, allocation: Allocation) -> Result<(), AllocError> {
+        let mut oracle = self.oracle.lock().unwrap();
+        self.streams.iter().for_each(|&stream| oracle.used(allocation.ptr, stream));
+        oracle.freed(allocation.ptr, self.streams[0]);
+        drop(oracle);
+        self.pool.free_from_anywhere(allocation.ptr)
+    }
+
     pub(super) fn free(&self, allocation: Allocation, stream: usize) {
         self.oracle.lock().unwrap().freed(allocation.ptr, self.streams[stream]);
         self.pool.free(allocation.ptr, self.streams[stream]).unwrap();

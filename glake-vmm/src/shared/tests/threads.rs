@@ -24,7 +24,11 @@ fn run(rig: &Rig, me: usize, n_steps: usize, post: &Mutex<Vec<Allocation>>) {
             2..10 => drop(rig.sim.complete(rig.streams[me], rng.below(16) as usize).unwrap()),
             10..55 => {
                 let most = if rng.below(8) == 0 { 4 * MIB } else { 96 * KIB };
-                match rig.try_allocate(me, rng.log_between(1, most)) {
+                let bytes = rng.log_between(1, most);
+                let is_for_all = rng.below(6) == 0;
+                let made =
+                    if is_for_all { rig.try_allocate_for_all(bytes) } else { rig.try_allocate(me, bytes) };
+                match made {
                     Ok(allocation) => live.push(allocation),
                     Err(AllocError::OutOfMemory(_)) => {
                         live.drain(..).for_each(|allocation| rig.free(allocation, me));

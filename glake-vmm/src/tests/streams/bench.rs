@@ -65,6 +65,27 @@ impl Bench {
         self.try_allocate(bytes, stream).unwrap()
     }
 
+    /// Allocates for every stream and the host.
+    pub(super) fn try_allocate_for_all(&mut self, bytes: u64) -> Result<DevicePtr, AllocError> {
+        let allocation = self.pool.allocate_for_all(bytes)?;
+        self.oracle.allocated_for_all(&allocation);
+        assert!(!self.is_watched || self.oracle.findings() == Findings::default(), "{allocation:?}");
+        self.check();
+        Ok(allocation.ptr)
+    }
+
+    pub(super) fn allocate_for_all(&mut self, bytes: u64) -> DevicePtr {
+        self.try_allocate_for_all(bytes).unwrap()
+    }
+
+    /// Frees what any of `streams` may have used.
+    pub(super) fn free_from_anywhere(&mut self, ptr: DevicePtr, streams: &[StreamId]) {
+        streams.iter().for_each(|&stream| self.oracle.used(ptr, stream));
+        self.oracle.freed(ptr, streams[0]);
+        self.pool.free_from_anywhere(ptr).unwrap();
+        self.check();
+    }
+
     pub(super) fn work(&self, ptr: DevicePtr, stream: StreamId) {
         self.sim.fill_pattern(AddressRange::new(ptr, 8), 1, stream).unwrap();
     }

@@ -13,6 +13,7 @@ use crate::tests::rig::MIB;
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Allocate(u64, usize),
+    ForAll(u64),
     Free(usize, usize),
     Use(usize, usize),
     Anywhere(usize),
@@ -23,7 +24,7 @@ enum Op {
     Defragment,
 }
 
-use Op::{Allocate, Anywhere, Defragment, Done, Free, Replace, Trim, Use};
+use Op::{Allocate, Anywhere, Defragment, Done, ForAll, Free, Replace, Trim, Use};
 
 /// Waits for one stream and for two, stitched runs of pieces of several, held blocks and objects, frees from
 /// anywhere, a stream that ends, exhaustion.
@@ -66,6 +67,38 @@ const PROGRAM: &[Op] = &[
     Allocate(5 * MIB, 1),
 ];
 
+/// Memory for all: what is done with, new, stitched, behind waits of the host; freed on a stream, from
+/// anywhere, behind uses; exhaustion.
+const FOR_ALL: &[Op] = &[
+    ForAll(4 * MIB),
+    Allocate(12 * MIB, 0),
+    ForAll(1000),
+    Allocate(4 * MIB, 1),
+    Allocate(20 * MIB, 2),
+    Free(1, 0),
+    // New, with work of a stream pending.
+    ForAll(4 * MIB),
+    // Behind it.
+    ForAll(8 * MIB),
+    Free(3, 1),
+    Anywhere(2),
+    Use(0, 1),
+    Free(0, 0),
+    Free(4, 2),
+    // Stitched, behind three streams.
+    ForAll(26 * MIB),
+    ForAll(1000),
+    ForAll(60 * MIB),
+    Anywhere(5),
+    Done,
+    Allocate(6 * MIB, 1),
+    Anywhere(7),
+    ForAll(30 * MIB),
+    Defragment,
+    Trim,
+    ForAll(2000),
+];
+
 struct Run {
     bench: Bench,
     streams: Vec<StreamId>,
@@ -85,6 +118,15 @@ impl Run {
                 let outcome = bench.pool.allocate(Request::new(bytes, self.streams[on]));
                 if let Ok(allocation) = &outcome {
                     bench.oracle.allocated(allocation);
+                    assert_eq!(bench.oracle.findings(), glake_testkit::oracle::Findings::default());
+                }
+                self.made.push(outcome.as_ref().ok().map(|allocation| allocation.ptr));
+                outcome.map(drop)
+            }
+            ForAll(bytes) => {
+                let outcome = bench.pool.allocate_for_all(bytes);
+                if let Ok(allocation) = &outcome {
+                    bench.oracle.allocated_for_all(allocation);
                     assert_eq!(bench.oracle.findings(), glake_testkit::oracle::Findings::default());
                 }
                 self.made.push(outcome.as_ref().ok().map(|allocation| allocation.ptr));
@@ -122,10 +164,10 @@ impl Run {
 }
 
 /// Whether the fault, planned after the set-up, was hit.
-fn with_fault(fault: Fault, what: &str) -> bool {
+fn with_fault(program: &[Op], fault: Fault, what: &str) -> bool {
     let mut run = Run::new();
     run.bench.sim.plan(fault);
-    for &op in PROGRAM {
+    for &op in program {
         if matches!(op, Replace(_)) {
             // Making a stream is a call, too, but not the pool's.
             continue;
@@ -169,7 +211,28 @@ fn the_program_waits_stitches_and_holds() {
 }
 
 #[test]
+fn the_program_for_all_waits_on_the_host_and_stitches() {
+    let mut run = Run::new();
+    for &op in FOR_ALL {
+        let outcome = run.act(op);
+        assert!(matches!(outcome, Ok(()) | Err(AllocError::OutOfMemory(_))), "{op:?}: {outcome:?}");
+        run.bench.check();
+    }
+    assert!(run.bench.pool.counters.n_stitches > 0 && run.bench.n(Call::Synchronize) > 3);
+    run.bench.finish();
+}
+
+#[test]
 fn any_call_of_several_streams_may_fail() {
+    any_call_may_fail(PROGRAM);
+}
+
+#[test]
+fn any_call_for_all_may_fail() {
+    any_call_may_fail(FOR_ALL);
+}
+
+fn any_call_may_fail(program: &[Op]) {
     let targets = [Call::Record, Call::Wait, Call::Query, Call::Synchronize, Call::Unmap].map(Target::One);
     for target in targets.into_iter().chain([Target::All]) {
         let is_record = target == Target::One(Call::Record);
@@ -177,13 +240,17 @@ fn any_call_of_several_streams_may_fail() {
         for &error in &errors[..=usize::from(is_record)] {
             let fault = |k| Fault::nth(k).of(target).error(error);
             let mut n = 0;
-            while with_fault(fault(n), &format!("{target:?} {n}, {error:?}")) {
+            while with_fault(program, fault(n), &format!("{target:?} {n}, {error:?}")) {
                 n += 1;
             }
             assert!(n > 0, "{target:?} is not called");
             if is_record {
                 for k in 0..n {
-                    with_fault(fault(k).from_then_on(), &format!("{target:?} from {k} on, {error:?}"));
+                    with_fault(
+                        program,
+                        fault(k).from_then_on(),
+                        &format!("{target:?} from {k} on, {error:?}"),
+                    );
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::tests::rig::{DEVICE, MIB};
 const SIZES: [u64; 2] = [1000, 20 * MIB];
 
 /// Makes the next event of a whole context one that the driver does not have: CUDA before 12.5.
-fn no_context_events(bench: &Bench) {
+pub(super) fn no_context_events(bench: &Bench) {
     bench.sim.plan(
         Fault::nth(0).of(Target::One(Call::Record)).error(DriverError::NotSupported("")).from_then_on(),
     );

@@ -48,6 +48,8 @@ struct Program {
     capture: Option<(StreamId, GraphMemory, Moment)>,
     graphs: Vec<Graph>,
     n_allocated: u64,
+    /// Whether some memory is for every stream.
+    has_for_all: bool,
     /// Whether this is a thread that ends: the oracle does not know that its default stream does.
     is_away: bool,
 }
@@ -67,6 +69,7 @@ impl Program {
             capture: None,
             graphs: Vec::new(),
             n_allocated: 0,
+            has_for_all: false,
             is_away: false,
         }
     }
@@ -119,13 +122,23 @@ impl Program {
             10..15 => self.rng.log_between(MIB, 20 * MIB),
             _ => self.rng.log_between(20 * MIB, MEMORY_BYTES),
         };
+        // The pool would not know that a graph uses it.
+        let is_for_all = self.has_for_all && !self.is_captured(on) && self.rng.below(3) == 0;
         self.plan_fault();
         let before = self.bench.pool.counters.requested_bytes;
-        let outcome = self.bench.pool.allocate(Request::new(bytes, on));
+        let outcome = if is_for_all {
+            self.bench.pool.allocate_for_all(bytes)
+        } else {
+            self.bench.pool.allocate(Request::new(bytes, on))
+        };
         self.bench.sim.clear_faults();
         match outcome {
             Ok(allocation) => {
-                self.bench.oracle.allocated(&allocation);
+                if is_for_all {
+                    self.bench.oracle.allocated_for_all(&allocation);
+                } else {
+                    self.bench.oracle.allocated(&allocation);
+                }
                 assert_eq!(self.bench.oracle.findings(), Findings::default(), "{allocation:?}");
                 self.n_allocated += 1;
                 let seed = self.n_allocated;
@@ -375,6 +388,17 @@ fn random_programs_of_several_streams_keep_every_invariant() {
     for (seed, (completion, mode)) in (0..).zip(KINDS) {
         Program::new(seed, completion, mode).run(1_000, 10);
         Program::new(100 + seed, completion, mode).run(6_000, 1000);
+    }
+}
+
+#[test]
+fn random_programs_with_memory_for_all_keep_every_invariant() {
+    for (seed, (completion, mode)) in (0..).zip(KINDS) {
+        for (seed, n, check_every) in [(200 + seed, 1_000, 10), (300 + seed, 6_000, 1000)] {
+            let mut program = Program::new(seed, completion, mode);
+            program.has_for_all = true;
+            program.run(n, check_every);
+        }
     }
 }
 
