@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Programs of candle with real work, in glake's pool or beside it.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version, about, args_override_self = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) program: Program,
@@ -20,6 +20,8 @@ pub(crate) enum Program {
     Train(TrainArgs),
     /// Generates with a Llama-shaped model of random weights, for several batches of prompts.
     Generate(GenerateArgs),
+    /// Sees that glake keeps its promises on this GPU.
+    Check(CheckArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,6 +97,9 @@ pub(crate) struct Common {
     /// `on`: in glake's pool. `off`: in the device's default pool, which keeps what it once had.
     #[arg(long, value_enum, default_value = "off")]
     pub(crate) glake: Switch,
+    /// With `--glake on`: whether cuBLAS works in the pool's memory too.
+    #[arg(long, value_enum, default_value = "on")]
+    pub(crate) workspace: Switch,
     /// Leave only so many bytes of the device free, once candle is warm.
     #[arg(long)]
     pub(crate) cap_bytes: Option<u64>,
@@ -107,6 +112,13 @@ pub(crate) struct Common {
     /// One line of JSON, with all losses.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// cuda or cuda:N.
+    #[arg(long, default_value = "cuda:0", value_parser = place)]
+    pub(crate) device: Place,
 }
 
 #[derive(Debug, Args)]

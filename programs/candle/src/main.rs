@@ -3,14 +3,17 @@
 //! ```text
 //! glake-candle-programs train    [--dtype f32|bf16] [--glake on|off] [--steps N] [--json] ...
 //! glake-candle-programs generate [--dtype f32|bf16] [--glake on|off] [--prompts N] [--json] ...
+//! glake-candle-programs check
 //! ```
 
 use std::error::Error;
 use std::process::ExitCode;
 
+use candle_core::Device;
 use clap::Parser;
 
 mod args;
+mod check;
 mod driver;
 mod generate;
 mod gpt;
@@ -24,7 +27,9 @@ mod train;
 
 use args::{Cli, Common, Float, Program, Switch};
 use memory::Memory;
-use report::{Report, Setting};
+use report::{Report, Setting, Steps};
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     match run(&Cli::parse().program) {
@@ -36,23 +41,28 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(program: &Program) -> Result<(), Box<dyn Error>> {
-    let (name, common) = match program {
-        Program::Train(args) => ("train", &args.common),
-        Program::Generate(args) => ("generate", &args.common),
-    };
+fn run(program: &Program) -> Outcome {
+    match program {
+        Program::Train(args) => measured("train", &args.common, args, train::warm_up, train::run),
+        Program::Generate(args) => measured("generate", &args.common, args, generate::warm_up, generate::run),
+        Program::Check(args) => check::run(args),
+    }
+}
+
+/// Runs a program and reports what it cost.
+fn measured<A>(
+    name: &'static str,
+    common: &Common,
+    args: &A,
+    warm_up: fn(&A, &Device) -> Outcome,
+    work: fn(&A, &Device, &mut Memory) -> Outcome<Steps>,
+) -> Outcome {
     let mut memory = Memory::prepare(common)?;
     let device = common.device.device()?;
     memory.attach(&device)?;
-    match program {
-        Program::Train(args) => train::warm_up(args, &device)?,
-        Program::Generate(args) => generate::warm_up(args, &device)?,
-    }
-    memory.warm(common.cap_bytes)?;
-    let steps = match program {
-        Program::Train(args) => train::run(args, &device, &mut memory)?,
-        Program::Generate(args) => generate::run(args, &device, &mut memory)?,
-    };
+    warm_up(args, &device)?;
+    memory.warm(common, &device)?;
+    let steps = work(args, &device, &mut memory)?;
     let figures = memory.finish(&device)?;
     Report::new(setting(name, common), steps, figures).print(common.json)?;
     Ok(())

@@ -1,7 +1,7 @@
 //! What a program did and what it cost.
 #![allow(clippy::print_stdout, reason = "programs talk to people")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -17,7 +17,23 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    pub(crate) fn push(&mut self, time: Duration, n_tokens: usize) {
+    /// Does a step's work and notes how long it took.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the clock; nothing is decided by it"
+    )]
+    pub(crate) fn time<T, E>(
+        &mut self,
+        n_tokens: usize,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let start = Instant::now();
+        let done = work()?;
+        self.push(start.elapsed(), n_tokens);
+        Ok(done)
+    }
+
+    fn push(&mut self, time: Duration, n_tokens: usize) {
         self.times.push(time);
         self.n_tokens += n_tokens;
     }

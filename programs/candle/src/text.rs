@@ -8,7 +8,8 @@ use crate::schedule::Shape;
 const TEXT: &[u8] = include_bytes!("../data/as-you-like-it.txt");
 
 /// Tokens are ASCII.
-pub(crate) const VOCABULARY: usize = 128;
+pub(crate) const VOCABULARY: usize = N_CLASSES as usize;
+const N_CLASSES: u32 = 128;
 
 /// Windows of the text at random places: rows of `len + 1` bytes, so that every token has a next one.
 fn windows(random: &mut Random, shape: Shape) -> impl Iterator<Item = &'static [u8]> {
@@ -45,7 +46,7 @@ pub(crate) fn prompts(random: &mut Random, shape: Shape, device: &Device) -> Res
 
 fn one_hot(tokens: Vec<u32>, dtype: DType, device: &Device) -> Result<Tensor> {
     let n = tokens.len();
-    let classes = Tensor::arange(0u32, VOCABULARY as u32, device)?.unsqueeze(0)?;
+    let classes = Tensor::arange(0, N_CLASSES, device)?.unsqueeze(0)?;
     Tensor::from_vec(tokens, (n, 1), device)?.broadcast_eq(&classes)?.to_dtype(dtype)
 }
 

@@ -1,7 +1,6 @@
 //! The program `train`.
 
 use std::error::Error;
-use std::time::Instant;
 
 use candle_core::Device;
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
@@ -29,9 +28,7 @@ pub(crate) fn run(args: &TrainArgs, device: &Device, memory: &mut Memory) -> Res
     let mut steps = Steps::default();
     for _ in 0..args.steps {
         let shape = schedule.next();
-        let start = Instant::now();
-        let loss = training.step(shape, device)?;
-        steps.push(start.elapsed(), shape.n_tokens());
+        let loss = steps.time(shape.n_tokens(), || training.step(shape, device))?;
         steps.push_loss(loss);
         memory.sample()?;
     }

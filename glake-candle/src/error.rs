@@ -1,0 +1,60 @@
+//! What can go wrong, and what to do.
+
+use candle_core::DeviceLocation;
+use glake_hook::AllocError;
+
+/// Why glake is not active. The program runs on, as if `install` had not been called.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// The crate was built without its feature `cuda`.
+    #[error(
+        "glake is not active: glake-candle was built without CUDA. Build the program with its feature `cuda`: \
+         `cargo add glake-candle --features cuda`"
+    )]
+    CpuBuild,
+    /// The hook could not be installed.
+    #[error(transparent)]
+    Hook(#[from] glake_hook::InstallError),
+}
+
+/// Why a request was not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device is not one of CUDA's.
+    #[error("glake serves CUDA devices, and this one is {0:?}: make it with `Device::new_cuda`")]
+    NotCuda(DeviceLocation),
+    /// candle's memory does not come from the pool, though the hook is active.
+    #[error(
+        "candle's memory on device {} does not come from glake: candle and glake use two versions of cudarc, or \
+         the device has no virtual memory. See that `cargo tree -i cudarc` prints one version, and that CUDA \
+         says yes to CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", .0.0
+    )]
+    NotServed(glake_hook::DeviceId),
+    /// The pool refused.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// cuBLAS refused the workspace.
+    #[error("cuBLAS did not take the workspace: status {0}")]
+    Cublas(u32),
+    /// candle refused.
+    #[error(transparent)]
+    Candle(Box<candle_core::Error>),
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Candle(Box::new(error))
+    }
+}
+
+/// For functions that return [`candle_core::Result`].
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => *error,
+            error => Self::wrap(error),
+        }
+    }
+}

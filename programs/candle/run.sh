@@ -1,0 +1,75 @@
+#!/bin/sh
+# Runs a bundle made by scripts/candle-bundle.sh on a machine with a GPU: each program with and without
+# glake, in turn.
+#
+#   ./run.sh [WORD...]     all, or the programs with one of the words in their name: train-f32,
+#                          train-bf16, generate-bf16, capped
+#
+# ROUNDS (5) is how often each runs; ARGUMENTS goes to all. OUT (out/) takes a line of JSON for each run
+# and the logs; a table is printed.
+set -u
+cd "$(dirname "$0")"
+out=${OUT:-out}
+rounds=${ROUNDS:-5}
+mkdir -p "$out"
+: > "$out/runs.jsonl"
+: > "$out/log.txt"
+
+# The libraries of CUDA, where pip or a toolkit has put them.
+folders=""
+for library in libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libcudart.so.13 libnvrtc.so.13; do
+    if ! ldconfig -p | grep -q "$library"; then
+        file=$(find / -xdev -name "$library" -not -path '/proc/*' 2> /dev/null | head -n 1)
+        [ -n "$file" ] || echo "$library was not found" >&2
+        [ -n "$file" ] && folders="$folders:$(dirname "$file")"
+    fi
+done
+export LD_LIBRARY_PATH="${folders#:}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+
+wanted() {
+    name=$1
+    shift
+    [ $# -eq 0 ] && return 0
+    for word in "$@"; do
+        case $name in *"$word"*) return 0 ;; esac
+    done
+    return 1
+}
+
+# run NAME ARGUMENT...: one line of JSON with the name in it, or the error in the log.
+run() {
+    name=$1
+    shift
+    # shellcheck disable=SC2086 # the list is meant to be split
+    if line=$(./glake-candle-programs "$@" ${ARGUMENTS:-} --json 2>> "$out/log.txt"); then
+        echo "{\"name\":\"$name\",${line#\{}" >> "$out/runs.jsonl"
+    else
+        echo "{\"name\":\"$name\",\"failed\":\"$*\"}" >> "$out/runs.jsonl"
+    fi
+}
+
+nvidia-smi > "$out/nvidia-smi.txt" 2>&1
+for program in "train f32" "train bf16" "generate bf16"; do
+    name=$(echo "$program" | tr ' ' '-')
+    wanted "$name" "$@" || continue
+    for _ in $(seq "$rounds"); do
+        for glake in off on; do run "$name" "${program% *}" --dtype "${program#* }" --glake $glake; done
+    done
+done
+
+# Little more memory than the tensors have: 1.05 of the most that was requested.
+if wanted capped "$@"; then
+    for program in "train f32" "train bf16"; do
+        name=$(echo "$program" | tr ' ' '-')
+        cap=$(python3 table.py --cap "$name" "$out/runs.jsonl")
+        [ -n "$cap" ] || { run "$name" "${program% *}" --dtype "${program#* }" --glake on
+            cap=$(python3 table.py --cap "$name" "$out/runs.jsonl"); }
+        [ -n "$cap" ] || continue
+        for glake in off on; do
+            run "$name-capped-$glake" "${program% *}" --dtype "${program#* }" --glake $glake --cap-bytes "$cap"
+        done
+    done
+fi
+
+python3 table.py "$out/runs.jsonl"
+tail -n 20 "$out/log.txt"
