@@ -3,11 +3,14 @@
 #
 #   scripts/candle-bundle.sh [CUDA_HOME]     made by scripts/cuda-toolkit.sh, or made now in target/cuda
 #
-# There: cd candle-bundle && ./run.sh; see programs/candle/run.sh. CUDA_COMPUTE_CAP (90) names another GPU.
+# There: cd candle-bundle && ./run.sh; see programs/candle/run.sh. candle-bundle.tgz is the same, packed.
+# CUDA_COMPUTE_CAP (90) names another GPU.
 set -eu
 cd "$(dirname "$0")/.."
 cuda=${1:-$PWD/target/cuda}
 [ -e "$cuda/lib64/libcuda.so" ] || scripts/cuda-toolkit.sh "$cuda"
+
+cuda=$(cd "$cuda" && pwd)
 
 export CUDA_HOME="$cuda" CUDA_COMPUTE_CAP="${CUDA_COMPUTE_CAP:-90}" PATH="$cuda/bin:$PATH"
 target=${CARGO_TARGET_DIR:-programs/candle/target}
@@ -23,6 +26,7 @@ rm -rf candle-bundle
 mkdir candle-bundle
 strip -o candle-bundle/glake-candle-programs "$binary"
 cp programs/candle/run.sh programs/candle/table.py candle-bundle/
+tar -czf candle-bundle.tgz candle-bundle
 mib=$(du -sm candle-bundle | cut -f1)
-echo "candle-bundle/: $mib MiB"
+echo "candle-bundle/: $mib MiB, packed $(du -sm candle-bundle.tgz | cut -f1)"
 [ "$mib" -lt 64 ] || { echo "64 MiB or more" >&2; exit 1; }

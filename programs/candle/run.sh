@@ -2,7 +2,7 @@
 # Runs a bundle made by scripts/candle-bundle.sh on a machine with a GPU: each program with and without
 # glake, in turn.
 #
-#   ./run.sh [WORD...]     all, or the programs with one of the words in their name: train-f32,
+#   ./run.sh [WORD...]     all, or what has one of the words in its name: check, train-f32,
 #                          train-bf16, generate-bf16, capped
 #
 # ROUNDS (5) is how often each runs; ARGUMENTS goes to all. OUT (out/) takes a line of JSON for each run
@@ -17,12 +17,10 @@ mkdir -p "$out"
 
 # The libraries of CUDA, where pip or a toolkit has put them.
 folders=""
-for library in libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libcudart.so.13 libnvrtc.so.13; do
-    if ! ldconfig -p | grep -q "$library"; then
-        file=$(find / -xdev -name "$library" -not -path '/proc/*' 2> /dev/null | head -n 1)
-        [ -n "$file" ] || echo "$library was not found" >&2
-        [ -n "$file" ] && folders="$folders:$(dirname "$file")"
-    fi
+for library in libcublas.so.13 libcurand.so.10 libcudart.so.13; do
+    ldconfig -p | grep -q "$library" && continue
+    file=$(find / \( -path /proc -o -path /sys \) -prune -o -name "$library" -print 2> /dev/null | head -n 1)
+    if [ -n "$file" ]; then folders="$folders:$(dirname "$file")"; else echo "$library was not found" >&2; fi
 done
 export LD_LIBRARY_PATH="${folders#:}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
@@ -49,6 +47,7 @@ run() {
 }
 
 nvidia-smi > "$out/nvidia-smi.txt" 2>&1
+if wanted check "$@"; then ./glake-candle-programs check 2>&1 | tee "$out/check.txt"; fi
 for program in "train f32" "train bf16" "generate bf16"; do
     name=$(echo "$program" | tr ' ' '-')
     wanted "$name" "$@" || continue
@@ -71,5 +70,5 @@ if wanted capped "$@"; then
     done
 fi
 
-python3 table.py "$out/runs.jsonl"
+[ -s "$out/runs.jsonl" ] && python3 table.py "$out/runs.jsonl" | tee "$out/table.txt"
 tail -n 20 "$out/log.txt"
