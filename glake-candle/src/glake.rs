@@ -218,8 +218,9 @@ mod tests {
     fn errors_cross_to_candle_and_back() {
         let crossed: candle_core::Error = Error::NotServed(DeviceId(3)).into();
         assert!(crossed.to_string().contains("candle's memory on device 3"), "{crossed}");
-        let back: Error = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap().reshape(3).unwrap_err().into();
-        let again: candle_core::Error = back.into();
-        assert!(again.to_string().contains("shape mismatch in reshape"), "{again}");
+        let own = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap().reshape(3).unwrap_err();
+        let text = own.to_string();
+        let again: candle_core::Error = Error::from(own).into();
+        assert_eq!(again.to_string(), text);
     }
 }
