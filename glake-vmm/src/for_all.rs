@@ -15,7 +15,7 @@ pub(crate) const NO_STREAM: StreamId = StreamId::LEGACY;
 impl StitchPool {
     /// Allocates memory that the device is done with: any stream, any thread and the host may use it at
     /// once. It is freed as any other, behind the work of the stream that the free names and of those that
-    /// were told to use it; [`free_from_anywhere`](Self::free_from_anywhere) is behind everything.
+    /// were told to use it; [`free_from_anywhere`](Self::free_from_anywhere) is behind all of the device's.
     ///
     /// Takes free memory whose work is done, then moves such memory or creates more, and only where there
     /// is none left waits for the device, for the oldest work that suffices. The allocation's `stream` is

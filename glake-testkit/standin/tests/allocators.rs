@@ -98,13 +98,18 @@ fn every_way_to_the_drivers_allocators_is_counted() {
         assert_eq!((stand_in.n_allocations(), stand_in.n_calls("cuMemAllocAsync_ptsz")), (6, 1));
         assert_eq!((stand_in.allocated_bytes(), stand_in.pinned_bytes()), (6 << 20, 0));
         assert_eq!([0, 1].map(|device| stand_in.allocated_bytes_on(device)), [6 << 20, 0]);
-        for start in starts {
+        for start in starts.clone() {
             // SAFETY: nobody uses the memory.
             unsafe { free_async(start.unwrap(), stream.cu_stream()) }.unwrap();
         }
         assert_eq!(stand_in.allocated_bytes(), 6 << 20, "the frees are pending");
+        for start in starts {
+            // SAFETY: the stand-in refuses it.
+            let again = unsafe { free_async(start.unwrap(), stream.cu_stream()) };
+            assert_eq!(failed(again), INVALID, "freed before");
+        }
         stream.synchronize().unwrap();
-        assert_eq!((stand_in.allocated_bytes(), stand_in.n_calls("cuMemFreeAsync")), (0, 6));
+        assert_eq!((stand_in.allocated_bytes(), stand_in.n_calls("cuMemFreeAsync")), (0, 12));
         let mut pinned = [ptr::null_mut(); 2];
         // SAFETY: the place is a live local.
         unsafe { sys::cuMemHostAlloc(&raw mut pinned[0], BYTES, 0) }.result().unwrap();

@@ -42,8 +42,6 @@ driver_functions! {
         if let Kind::Allocated { context: owner, .. } = region.kind {
             machine.run_context(owner)?;
         }
-        // A free that was enqueued may have run.
-        machine.allocated(start)?;
         machine.free(start);
         Ok(())
     }

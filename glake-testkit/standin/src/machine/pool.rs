@@ -98,7 +98,12 @@ impl Machine {
             return if self.is_kept(start) { Ok(()) } else { Err(Code::INVALID_VALUE) };
         }
         self.allocated(start)?;
-        self.enqueue(stream, Op::Free { start }, Vec::new())
+        self.being_freed.insert(start);
+        let enqueued = self.enqueue(stream, Op::Free { start }, Vec::new());
+        if enqueued.is_err() {
+            self.being_freed.remove(&start);
+        }
+        enqueued
     }
 
     /// A pool that was not destroyed.
@@ -129,7 +134,8 @@ impl Machine {
     }
 
     /// Memory of a region went back: the accounts say so.
-    pub(crate) fn freed(&mut self, region: &Region) {
+    pub(crate) fn freed(&mut self, start: u64, region: &Region) {
+        self.being_freed.remove(&start);
         let Kind::Allocated { device, pool, .. } = region.kind else { return };
         self.memory.give(device, region.bytes);
         let Some(id) = pool else { return };
@@ -155,10 +161,13 @@ impl Machine {
         self.space.regions.values().filter(is_ours).map(|region| region.bytes).sum()
     }
 
-    /// Plain memory that begins at an address.
+    /// Plain memory that begins at an address, and whose free is not enqueued.
     pub(crate) fn allocated(&self, start: u64) -> Result<Region> {
-        match self.space.regions.get(&start) {
-            Some(region) if matches!(region.kind, Kind::Allocated { .. }) => Ok(*region),
+        let is_live = |region: &&Region| {
+            matches!(region.kind, Kind::Allocated { .. }) && !self.being_freed.contains(&start)
+        };
+        match self.space.regions.get(&start).filter(is_live) {
+            Some(region) => Ok(*region),
             _ => Err(Code::INVALID_VALUE),
         }
     }
