@@ -42,7 +42,7 @@ fn compile(source: &str, links: &Path, library: &str) -> PathBuf {
 
 fn run(program: &Path, preload: Option<&Path>, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
-    let search = env::join_paths([glake_standin::links(), folder().to_owned()]).unwrap();
+    let search = env::join_paths([glake_standin::folder(), folder().to_owned()]).unwrap();
     command.env("LD_LIBRARY_PATH", search).envs(variables.iter().copied());
     if let Some(library) = preload {
         command.env("LD_PRELOAD", library);
@@ -55,7 +55,7 @@ fn run(program: &Path, preload: Option<&Path>, variables: &[(&str, &str)]) -> St
 
 #[test]
 fn a_program_that_is_linked_to_the_driver_is_served_by_preload() {
-    let program = compile("linked.c", &glake_standin::links(), "-lcuda");
+    let program = compile("linked.c", &glake_standin::folder(), "-lcuda");
     assert_eq!(run(&program, None, &[]), "4 calls of the driver's allocator\n");
     let library = folder().join("libglake.so");
     assert_eq!(run(&program, Some(&library), &[]), "0 calls of the driver's allocator\n");

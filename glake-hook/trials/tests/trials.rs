@@ -15,7 +15,7 @@ fn run_with(program: &Path, trial: &str, completion: &str) {
     let output = Command::new(program)
         .arg(trial)
         .env("GLAKE_STANDIN_COMPLETION", completion)
-        .env("LD_LIBRARY_PATH", glake_standin::links())
+        .env("LD_LIBRARY_PATH", glake_standin::folder())
         .env("GLAKE_TRIAL_LIBRARY", library())
         .env("RUST_BACKTRACE", "0")
         .output()
@@ -63,7 +63,7 @@ impl Way {
             };
             let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
             let mut links = std::ffi::OsString::from("-Lnative=");
-            links.push(glake_standin::links());
+            links.push(glake_standin::folder());
             let output = Command::new(env!("CARGO"))
                 .args(["build", "--quiet", "--manifest-path", manifest, "--target-dir"])
                 .arg(&target)
@@ -82,7 +82,7 @@ impl Way {
 fn run_all(way: Way) {
     let program = way.program();
     let list =
-        Command::new(program).arg("--list").env("LD_LIBRARY_PATH", glake_standin::links()).output().unwrap();
+        Command::new(program).arg("--list").env("LD_LIBRARY_PATH", glake_standin::folder()).output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     assert!(list.lines().count() > 20);
     list.lines().for_each(|trial| run(program, trial));
