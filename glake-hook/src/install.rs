@@ -165,8 +165,8 @@ fn diagnose(has_shim: bool) -> InstallError {
         return InstallError::NotLinked;
     }
     match shim::bound() {
-        _ if !has_shim => InstallError::NoShim,
         Bound::Elsewhere => InstallError::OtherHook,
+        _ if !has_shim => InstallError::NoShim,
         Bound::Here | Bound::Driver => InstallError::TooLate,
     }
 }
