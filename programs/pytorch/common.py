@@ -16,6 +16,7 @@ def arguments(description):
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--warm-up", type=int, default=20, help="steps that the time leaves out")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--cap-mib", type=int, help="the most memory that the allocator may hold")
     return parser.parse_args()
 
 
@@ -42,6 +43,11 @@ def start(options):
         torch.cuda.memory.change_current_allocator(glake)
         record = ctypes.CDLL(options.library).glake_record_stream
         glake.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
+    if options.cap_mib and options.allocator == "glake":
+        ctypes.CDLL(options.library).glake_limit(0, ctypes.c_uint64(options.cap_mib << 20))
+    elif options.cap_mib:
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction((options.cap_mib << 20) / total)
     torch.manual_seed(options.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
@@ -67,14 +73,21 @@ def run(name, options, torch, step):
     torch.cuda.synchronize()
     before = used()
     losses, times, most = [], [], 0
+    failed = None
     for i in range(options.steps):
         began = time.perf_counter()
-        loss = step(i)
+        try:
+            loss = step(i)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            if "out of memory" not in str(error):
+                raise
+            failed = i
+            break
         losses.append(loss.item())  # waits for the device
         times.append(time.perf_counter() - began)
         most = max(most, used())
     requested, reserved = peaks(torch, options)
-    timed = sorted(times[options.warm_up :])
+    timed = sorted(times[options.warm_up :] or [0])
     mib = 1 << 20
     print(
         json.dumps(
@@ -87,7 +100,8 @@ def run(name, options, torch, step):
                 "requested_mib": requested // mib,
                 "reserved_mib": reserved // mib,
                 "device_mib": (most - before) // mib,
-                "last_loss": losses[-1],
+                "out_of_memory_at_step": failed,
+                "last_loss": losses[-1] if losses else None,
                 "losses": hashlib.sha256(struct.pack(f"{len(losses)}d", *losses)).hexdigest()[:16],
             }
         )
