@@ -28,8 +28,13 @@ build() {
     cargo "$@" --profile bundle $packages --features "${gpu#,}" \
         --message-format=json-render-diagnostics >> bundle/artefacts.json
 }
-build test --no-run --tests --benches
-build build --examples
+# ONLY=hook leaves out what is not the hook's.
+if [ "${ONLY:-}" != hook ]; then
+    build test --no-run --tests --benches
+    build build --examples
+else
+    : > bundle/artefacts.json
+fi
 
 python3 - <<'PYTHON'
 import json, pathlib, shutil
@@ -55,6 +60,20 @@ for line in open("bundle/artefacts.json"):
     shutil.copy(message["executable"], f"bundle/{folder}/{name}")
 PYTHON
 rm bundle/artefacts.json
+
+# The hook's trials, in programs that load the driver and that link to it; any object with the driver's name
+# and functions does for the linker.
+cargo build --quiet --profile bundle -p glake-hook-trials -p glake-capi -p glake-standin
+mkdir -p bundle/trials target/bundle/driver
+ln -sf ../libglake_standin.so target/bundle/driver/libcuda.so
+CARGO_ENCODED_RUSTFLAGS="-Lnative=$PWD/target/bundle/driver" cargo build --quiet --release \
+    --config 'profile.release.strip=true' --manifest-path glake-hook/trials/linked/Cargo.toml --features linked \
+    --target-dir target/linked
+cp target/bundle/trial bundle/trials/loading
+cp target/linked/release/trial bundle/trials/linked
+# PyTorch's scripts, with what they load.
+cp -r programs/pytorch bundle/pytorch
+cp target/bundle/libglake.so bundle/pytorch/
 
 cp traces/*.csv* bundle/traces/
 for trace in "$@"; do cp "$trace" bundle/traces/; done

@@ -89,6 +89,17 @@ for path in tests/* examples/* benches/*; do
     esac
 done
 
+# The hook: each trial in a process of its own.
+for program in trials/*; do
+    for trial in $("$program" --list); do
+        wanted "$program $trial" "$@" && item "$program $trial" "$program" "$trial"
+    done
+    wanted "$program overhead" "$@" && item "$program overhead" "$program" --overhead
+done
+if wanted pytorch "$@" && python3 -c 'import torch' 2> /dev/null; then
+    item pytorch pytorch/compare.sh pytorch/libglake.so "${ROUNDS:-3}"
+fi
+
 if command -v compute-sanitizer > /dev/null && [ -z "${NO_MEMCHECK:-}" ]; then
     for path in tests/*; do
         # API errors are what many tests are about; tests that lose the device are memory errors by
@@ -97,6 +108,13 @@ if command -v compute-sanitizer > /dev/null && [ -z "${NO_MEMCHECK:-}" ]; then
         [ -x "$path" ] && wanted "$path" "$@" || continue
         item "memcheck $path" compute-sanitizer --tool memcheck --report-api-errors no \
             --error-exitcode 99 "$path" --test-threads=1 --nocapture
+    done
+    for program in trials/*; do
+        for trial in $("$program" --list); do
+            wanted "$program $trial" "$@" || continue
+            item "memcheck $program $trial" compute-sanitizer --tool memcheck --report-api-errors no \
+                --error-exitcode 99 "$program" "$trial"
+        done
     done
 fi
 
@@ -113,6 +131,9 @@ fi
         echo "== beside the driver's own"
         cat "$out/examples-gpu_compare.log"
     fi
+    for log in "$out"/*overhead.log "$out"/pytorch.log; do
+        [ -f "$log" ] && echo "== ${log#"$out"/}" && cat "$log"
+    done
     for log in "$out"/benches-*.log; do
         [ -f "$log" ] && echo "== ${log#"$out"/}" && grep -B1 'time: ' "$log" | sed 's/Benchmarking.*//' | tr -s ' \n' ' ' \
             | sed 's/ -- /\n/g; s/\] \([a-z]\)/]\n\1/g' && echo

@@ -39,6 +39,13 @@ pub(crate) struct Captures {
     n: AtomicUsize,
 }
 
+impl Captures {
+    /// Whether the hook knows of any.
+    pub(crate) fn are_going_on(&self) -> bool {
+        self.n.load(Ordering::Acquire) > 0
+    }
+}
+
 /// Memory of a graph, shared with what happens at the graph's end.
 type Memory = Arc<Mutex<Option<GraphMemory>>>;
 
@@ -77,7 +84,7 @@ impl Hook {
         // SAFETY: the program names the stream; a status is written.
         let code = unsafe { (self.real.cuStreamIsCapturing)(raw(stream), &raw mut status) };
         if code != SUCCESS || status == NONE {
-            if self.captures.n.load(Ordering::Acquire) > 0 {
+            if self.captures.are_going_on() {
                 self.leave_capture(device, pool, stream);
             }
             return Capturing::No;

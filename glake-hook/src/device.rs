@@ -109,7 +109,7 @@ impl Device {
         pool.leave_to_steps().ok()?;
         let worker = Worker::spawn(move || {
             inside(|| {
-                // The default stream is that of the current context. The first step sets it, for good.
+                // The default stream is that of the current context.
                 let _in_context = InContext::enter(hook.real, context);
                 pool.step()
             })

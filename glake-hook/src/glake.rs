@@ -151,12 +151,16 @@ impl Glake {
         allocated.unwrap_or(Err(AllocError::Poisoned))
     }
 
-    /// Frees what [`allocate`](Self::allocate) returned, behind the work of `stream`.
+    /// Frees what lies at `ptr`, behind the work of `stream`; a default stream is that of the memory's device.
     ///
     /// # Errors
     /// [`AllocError::NotAllocated`].
     pub fn free(self, ptr: DevicePtr, stream: StreamId) -> Result<(), AllocError> {
-        let freed = inside(|| self.hook.free(ptr.0, stream));
+        let (device, _) = self.hook.owner(ptr.0).ok_or(AllocError::NotAllocated(ptr))?;
+        let freed = inside(|| {
+            let _in_context = device.context().map(|context| InContext::enter(self.hook.real, context));
+            self.hook.free(ptr.0, stream)
+        });
         match freed.flatten() {
             Some(crate::real::SUCCESS) => Ok(()),
             _ => Err(AllocError::NotAllocated(ptr)),

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Once, OnceLock};
 
 use glake_core::adapt::{TagId, Tags};
 use glake_core::units::{DevicePtr, StreamId};
@@ -62,11 +62,36 @@ pub(crate) fn set(hook: Hook) -> Result<&'static Hook, Box<Hook>> {
     HOOK.get().ok_or_else(|| unreachable!("it was just set"))
 }
 
+/// What installs the hook at the first call, if that is wanted.
+static AT_FIRST_CALL: OnceLock<fn()> = OnceLock::new();
+
+/// From now on the first call installs the hook by `install`.
+pub(crate) fn install_at_first_call(install: fn()) {
+    let _ = AT_FIRST_CALL.set(install);
+}
+
+/// The hook, which the first call installs where that is wanted.
+#[inline]
+fn here() -> Option<&'static Hook> {
+    HOOK.get().or_else(install_now)
+}
+
+#[cold]
+fn install_now() -> Option<&'static Hook> {
+    static ONCE: Once = Once::new();
+    let install = AT_FIRST_CALL.get()?;
+    // A call from inside of `install` is glake's own.
+    if !IS_INSIDE.get() {
+        ONCE.call_once(install);
+    }
+    HOOK.get()
+}
+
 /// Answers a hooked call, or leaves it to the driver: where there is no hook, where the call is glake's
 /// own, and where `answer` has none.
 #[inline]
 pub(crate) fn answer<T>(answer: impl FnOnce(&'static Hook) -> Option<T>) -> Option<T> {
-    let hook = HOOK.get()?;
+    let hook = here()?;
     if IS_INSIDE.get() {
         return None;
     }

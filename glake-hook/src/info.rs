@@ -18,8 +18,7 @@ impl Hook {
     /// above its limit is not.
     pub(crate) fn free_bytes(&self, driver_free: usize) -> Option<usize> {
         let device = self.device_of(self.current_context())?;
-        let pool = device.pool_if_any()?;
-        let stats = pool.pool.stats();
+        let stats = device.pool_if_any().map(|pool| pool.pool.stats()).unwrap_or_default();
         let limit = device.limit_bytes.load(Ordering::Relaxed);
         let free = (driver_free as u64).saturating_add(stats.free_bytes());
         usize::try_from(free.min(limit.saturating_sub(stats.allocated_bytes))).ok()
@@ -66,7 +65,8 @@ impl Hook {
 
 /// The hook's function of that name, as `cuGetProcAddress` would find the driver's.
 pub(crate) fn hooked(name: &CStr, version: i32, flags: u64) -> Option<usize> {
-    let name = name.to_str().ok()?;
+    // The function of that name takes a context from CUDA 13 on.
+    let name = name.to_str().ok().filter(|name| *name != "cuCtxSynchronize")?;
     let suffixes = if flags & PER_THREAD == 0 { ["", "_v2"] } else { ["_ptsz", "_v2_ptsz"] };
     // Functions that know no stream have one form only; those of CUDA 3.1 and before are not hooked.
     let suffixes = suffixes.into_iter().chain(if flags & PER_THREAD == 0 { [""; 2] } else { ["", "_v2"] });

@@ -60,20 +60,53 @@ pub enum InstallError {
 /// [`InstallError`], which says why the hook is not active and what to do. The program then runs as if
 /// `install` had not been called.
 pub fn install(config: Config) -> Result<Glake, InstallError> {
+    install_by(config, Proof::Wanted)
+}
+
+/// As [`install`], without the proof that the program's calls come to the hook: for a library that is called by other
+/// names ([`Glake::allocate`]), or that stands in front of the driver by `LD_PRELOAD`, where the call that leads to
+/// this is the proof.
+///
+/// # Errors
+/// As [`install`].
+pub fn install_unproved(config: Config) -> Result<Glake, InstallError> {
+    install_by(config, Proof::NotWanted)
+}
+
+/// From now on the first call of a hooked function installs the hook, set up by the environment, if it is not
+/// installed. Where that fails, the driver serves, and `tracing` says why.
+pub fn install_at_first_call() {
+    hook::install_at_first_call(|| {
+        let installed = Config::from_env().map(install_unproved);
+        match installed {
+            Ok(Ok(_) | Err(InstallError::AlreadyInstalled)) => {}
+            Ok(Err(error)) => tracing::warn!("{error}"),
+            Err(error) => tracing::warn!("glake is not active: {error}"),
+        }
+    });
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    Wanted,
+    NotWanted,
+}
+
+fn install_by(config: Config, proof: Proof) -> Result<Glake, InstallError> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one = lock(&INSTALLING);
     if hook::installed().is_some() {
         return Err(InstallError::AlreadyInstalled);
     }
-    let installed = inside(|| try_install(config));
+    let installed = inside(|| try_install(config, proof));
     installed.unwrap_or(Err(InstallError::NoDriver(OpenError::NoDriver)))
 }
 
-fn try_install(config: Config) -> Result<Glake, InstallError> {
+fn try_install(config: Config, proof: Proof) -> Result<Glake, InstallError> {
     let real = real().ok_or(OpenError::NoDriver)?;
     let shim = shim::load();
     let driver = glake_cuda::open()?;
-    if !is_reached() {
+    if proof == Proof::Wanted && !is_reached() {
         return Err(diagnose(shim.is_some()));
     }
     let devices = (0..driver.n_devices()).map(|id| {
@@ -132,8 +165,8 @@ fn diagnose(has_shim: bool) -> InstallError {
         return InstallError::NotLinked;
     }
     match shim::bound() {
-        _ if !has_shim => InstallError::NoShim,
         Bound::Elsewhere => InstallError::OtherHook,
+        _ if !has_shim => InstallError::NoShim,
         Bound::Here | Bound::Driver => InstallError::TooLate,
     }
 }

@@ -52,7 +52,7 @@ mod streams;
 
 pub use config::{Config, OptionError};
 pub use glake::{Glake, PassedOn, Recording, Tag};
-pub use install::{InstallError, install};
+pub use install::{InstallError, install, install_at_first_call, install_unproved};
 
 pub use glake_core::alloc::AllocError;
 pub use glake_core::driver::DriverError;

@@ -3,7 +3,7 @@
 //! Memory that was freed may still be read or written by copies that go on. It is used again when events of
 //! all devices in use, recorded at the free, have passed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ const LEAST_BYTES: usize = 4 << 10;
 const MOST_BYTES: usize = 64 << 20;
 
 /// What a block is: it serves requests of the same kind only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     bytes: usize,
     flags: c_uint,
@@ -31,16 +31,49 @@ struct Kind {
 #[derive(Debug)]
 struct Block {
     address: usize,
-    kind: Kind,
     events: Vec<EventId>,
+    /// Counts frees.
+    freed: u64,
 }
 
 #[derive(Debug, Default)]
 struct Blocks {
     live: HashMap<usize, Kind>,
     /// In the order of their frees.
-    free: Vec<Block>,
+    free: BTreeMap<Kind, VecDeque<Block>>,
     free_bytes: usize,
+    n_frees: u64,
+}
+
+impl Blocks {
+    /// The block of a kind that was freed first, if the devices are done with it.
+    fn take(&mut self, kind: Kind, driver: &CudaDriver) -> Option<Block> {
+        let blocks = self.free.get_mut(&kind)?;
+        let is_ready = |block: &Block| block.events.iter().all(|event| driver.query(*event).unwrap_or(false));
+        let block = blocks.pop_front_if(|block| is_ready(block))?;
+        self.free_bytes -= kind.bytes;
+        self.live.insert(block.address, kind);
+        Some(block)
+    }
+
+    fn put(&mut self, address: usize, kind: Kind, events: Vec<EventId>) {
+        self.n_frees += 1;
+        let block = Block { address, events, freed: self.n_frees };
+        self.free.entry(kind).or_default().push_back(block);
+        self.free_bytes += kind.bytes;
+    }
+
+    /// The block that was freed first, if more than `keep_bytes` are kept.
+    fn take_oldest(&mut self, keep_bytes: usize) -> Option<Block> {
+        if self.free_bytes <= keep_bytes {
+            return None;
+        }
+        let fronts = self.free.iter().filter_map(|(kind, blocks)| Some((blocks.front()?.freed, *kind)));
+        let (_, kind) = fronts.min()?;
+        let block = self.free.get_mut(&kind)?.pop_front()?;
+        self.free_bytes -= kind.bytes;
+        Some(block)
+    }
 }
 
 /// Pinned memory of the program's.
@@ -61,22 +94,6 @@ fn saturated(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-impl Blocks {
-    /// A free block of a kind that the devices are done with.
-    fn take(&mut self, kind: Kind, driver: &CudaDriver) -> Option<usize> {
-        let has_passed = |event: &EventId| driver.query(*event).unwrap_or(false);
-        let is_ready = |block: &Block| block.kind == kind && block.events.iter().all(has_passed);
-        let at = self.free.iter().position(is_ready)?;
-        let block = self.free.remove(at);
-        self.free_bytes -= kind.bytes;
-        for event in block.events {
-            driver.forget(event);
-        }
-        self.live.insert(block.address, kind);
-        Some(block.address)
-    }
-}
-
 impl Hook {
     /// Pinned memory, if requests of this size are kept.
     pub(crate) fn allocate_pinned(&self, bytes: usize, flags: c_uint) -> Option<Result<*mut c_void, Code>> {
@@ -84,7 +101,9 @@ impl Hook {
             return None;
         }
         let kind = Kind { bytes: bytes.max(LEAST_BYTES).next_power_of_two(), flags };
-        if let Some(address) = lock(&self.pinned.blocks).take(kind, &self.driver) {
+        let kept = lock(&self.pinned.blocks).take(kind, &self.driver);
+        if let Some(Block { address, events, .. }) = kept {
+            self.forget(events);
             return Some(Ok(ptr::with_exposed_provenance_mut(address)));
         }
         let mut made = ptr::null_mut();
@@ -110,17 +129,16 @@ impl Hook {
             // SAFETY: the program's pinned memory, which it gives up.
             return Some(unsafe { (self.real.cuMemFreeHost)(ptr) });
         };
-        let mut blocks = lock(&self.pinned.blocks);
-        blocks.free.push(Block { address: ptr.addr(), kind, events });
-        blocks.free_bytes += kind.bytes;
-        let limit = self.pinned.limit_bytes.load(Ordering::Relaxed);
-        drop(blocks);
-        self.free_idle_pinned(limit);
+        lock(&self.pinned.blocks).put(ptr.addr(), kind, events);
+        self.free_idle_pinned(self.pinned.limit_bytes.load(Ordering::Relaxed));
         Some(SUCCESS)
     }
 
-    /// Events behind all work of the devices in use, if there can be any now.
+    /// Events behind all work of the devices in use, if there can be any now: they would break captures.
     fn events_of_all(&self) -> Option<Vec<EventId>> {
+        if self.captures.are_going_on() {
+            return None;
+        }
         let mut events = Vec::new();
         for device in self.devices.iter().filter(|device| self.is_active(device)) {
             let Ok(event) = self.driver.record_all(device.id) else {
@@ -140,17 +158,11 @@ impl Hook {
 
     /// Frees kept memory, the oldest first, until at most `keep_bytes` are left.
     fn free_idle_pinned(&self, keep_bytes: usize) {
-        loop {
-            let mut blocks = lock(&self.pinned.blocks);
-            if blocks.free_bytes <= keep_bytes || blocks.free.is_empty() {
-                return;
-            }
-            let block = blocks.free.remove(0);
-            blocks.free_bytes -= block.kind.bytes;
-            drop(blocks);
+        let take = || lock(&self.pinned.blocks).take_oldest(keep_bytes);
+        while let Some(Block { address, events, .. }) = take() {
             // SAFETY: pinned memory that the program gave up. The driver waits for work that uses it.
-            let _ = unsafe { (self.real.cuMemFreeHost)(ptr::with_exposed_provenance_mut(block.address)) };
-            self.forget(block.events);
+            let _ = unsafe { (self.real.cuMemFreeHost)(ptr::with_exposed_provenance_mut(address)) };
+            self.forget(events);
         }
     }
 

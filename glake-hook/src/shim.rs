@@ -31,6 +31,11 @@ pub(crate) fn load() -> Option<usize> {
     *SHIM.get_or_init(|| {
         let library = open()?;
         let table = table_of(&library)?;
+        // SAFETY: the table has places.
+        if unsafe { table.read() } != 0 {
+            // The dynamic linker took the shim of another hook, loaded under the same name, for this one.
+            return None;
+        }
         for (at, function) in exports::table().into_iter().enumerate() {
             // SAFETY: the shim's table has as many places, from the same list, and nobody uses it yet.
             let place = unsafe { table.add(at) };
@@ -70,8 +75,12 @@ fn open() -> Option<Library> {
     let file = rustix::fs::memfd_create("libcuda.so", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
     let mut file = std::fs::File::from(file);
     file.write_all(OBJECT).ok()?;
+    // Whoever loads libraries from memory takes `/proc/self/fd`, and a name that was loaded once is not
+    // loaded again.
+    let (process, descriptor) = (std::process::id(), file.as_raw_fd());
+    let path = format!("/proc/{process}/task/{process}/fd/{descriptor}");
     // SAFETY: the object has no initialisers of its own, and those of the driver are its users'.
-    unsafe { Library::new(format!("/proc/self/fd/{}", file.as_raw_fd())) }.ok()
+    unsafe { Library::new(path) }.ok()
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -144,6 +144,24 @@ fn repeated_pairs(c: &mut Criterion) {
     group.finish();
 }
 
+/// The same for every stream and the host, from a pool for many threads: freed on a stream whose work is
+/// done, behind an event now and then.
+fn repeated_pairs_for_all(c: &mut Criterion) {
+    let mut group = c.benchmark_group("repeated pair for all");
+    for (name, bytes) in [("1 KiB", KIB), ("64 KiB", 64 * KIB), ("16 MiB", 16 * MIB)] {
+        let driver = Arc::new(SimConfig::h200(1).memory_bytes(1 << 40).build());
+        let stream = driver.create_stream(DeviceId(0)).unwrap();
+        let pool = SharedPool::new(driver, Config::new(DeviceId(0))).unwrap();
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let allocation = pool.allocate_for_all(black_box(bytes)).unwrap();
+                pool.free(allocation.ptr, stream).unwrap();
+            });
+        });
+    }
+    group.finish();
+}
+
 /// A pool with `n` free blocks of 256 KiB to 1 MiB, live ones between them.
 fn with_intervals(n: usize) -> (StitchPool, StreamId) {
     let mut rng = Rng::new(n as u64);
@@ -238,6 +256,6 @@ criterion_group! {
         .warm_up_time(Duration::from_secs(1))
         .measurement_time(Duration::from_secs(2))
         .sample_size(30);
-    targets = small_pairs, small_pairs_in_threads, repeated_pairs, large_pairs, found_allocations, replayed_trace
+    targets = small_pairs, small_pairs_in_threads, repeated_pairs, repeated_pairs_for_all, large_pairs, found_allocations, replayed_trace
 }
 criterion_main!(benches);

@@ -15,6 +15,10 @@ impl StitchPool {
     /// Lets another device read and write all memory of the pool from now on: what is mapped, and what
     /// will be. For the pool's own device, and one that has access, there is nothing to do.
     ///
+    /// The pool does not know of the work of that device: its streams are told as others are, with
+    /// [`record_use`](glake_core::alloc::Allocator::record_use) or by a free that names one.
+    /// [`free_from_anywhere`](Self::free_from_anywhere) is behind the work of the pool's own device only.
+    ///
     /// A pool without memory creates a page, by which it sees whether the device can reach it.
     ///
     /// # Errors

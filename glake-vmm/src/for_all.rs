@@ -6,8 +6,8 @@
 use glake_core::alloc::{AllocError, Allocation, Request};
 use glake_core::units::StreamId;
 
-use crate::order::{StreamIndex, Taker, Waiting};
-use crate::pool::{Admitted, StitchPool, cannot_wait, checked};
+use crate::order::StreamIndex;
+use crate::pool::{Admitted, StitchPool, checked};
 
 /// What stands in a request, and an allocation, that is of no stream.
 pub(crate) const NO_STREAM: StreamId = StreamId::LEGACY;
@@ -15,7 +15,7 @@ pub(crate) const NO_STREAM: StreamId = StreamId::LEGACY;
 impl StitchPool {
     /// Allocates memory that the device is done with: any stream, any thread and the host may use it at
     /// once. It is freed as any other, behind the work of the stream that the free names and of those that
-    /// were told to use it; [`free_from_anywhere`](Self::free_from_anywhere) is behind everything.
+    /// were told to use it; [`free_from_anywhere`](Self::free_from_anywhere) is behind all of the device's.
     ///
     /// Takes free memory whose work is done, then moves such memory or creates more, and only where there
     /// is none left waits for the device, for the oldest work that suffices. The allocation's `stream` is
@@ -46,21 +46,5 @@ impl StitchPool {
         }
         self.find_ended_streams();
         self.order.host().ok_or(AllocError::TooManyStreams)
-    }
-
-    /// Serves the host without a wait, and with one only where there is no more memory.
-    pub(crate) fn serve_host<T>(
-        &mut self,
-        stream: StreamIndex,
-        serve: impl Fn(&mut Self, Taker) -> Result<T, AllocError>,
-    ) -> Result<T, AllocError> {
-        let served = serve(self, Taker { stream, waiting: Waiting::Refused });
-        if !matches!(served, Err(AllocError::OutOfMemory(_))) {
-            return served;
-        }
-        match serve(self, Taker { stream, waiting: Waiting::Allowed }) {
-            Err(error) if cannot_wait(&error) => served,
-            waited => waited,
-        }
     }
 }

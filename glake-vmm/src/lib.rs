@@ -8,7 +8,8 @@
 //! close waits for the device.
 //!
 //! One pool serves all streams of a device. Free bytes remember the stream and the stretch of its work
-//! that used them last, and go to another stream once that is done or behind a wait for an event.
+//! that used them last, and go to another stream once that is done or behind a wait for an event. Memory
+//! for every stream and the host ([`SharedPool::allocate_for_all`]) is what the device is done with.
 //!
 //! A handle that moves is mapped at two addresses for a while. The pool relies on such aliases being
 //! coherent between completed operations, on one stream or on several that wait for one another by

@@ -227,19 +227,38 @@ impl StitchPool {
         }
     }
 
-    /// Serves a request; where that needs a wait that cannot be had, without one.
+    /// Serves a request; where that needs a wait that cannot be had, without one. The host waits only where
+    /// there is no more memory.
     #[inline]
     pub(crate) fn serve_or_else<T>(
         &mut self,
         stream: StreamIndex,
         serve: impl Fn(&mut Self, Taker) -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
-        if self.order.is_host(stream) {
-            return self.serve_host(stream, serve);
-        }
-        match serve(self, Taker { stream, waiting: Waiting::Allowed }) {
-            Err(error) if cannot_wait(&error) => serve(self, Taker { stream, waiting: Waiting::Refused }),
+        let waiting = if self.order.is_host(stream) { Waiting::Refused } else { Waiting::Allowed };
+        match serve(self, Taker { stream, waiting }) {
+            Err(error) => self.serve_otherwise(Taker { stream, waiting }, error, serve),
             served => served,
+        }
+    }
+
+    /// Serves a request that failed for `taker` with `error` the other way, if there is one.
+    #[cold]
+    fn serve_otherwise<T>(
+        &mut self,
+        taker: Taker,
+        error: AllocError,
+        serve: impl Fn(&mut Self, Taker) -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        match (taker.waiting, &error) {
+            (Waiting::Allowed, refused) if cannot_wait(refused) => {
+                serve(self, Taker { waiting: Waiting::Refused, ..taker })
+            }
+            (Waiting::Refused, AllocError::OutOfMemory(_)) => {
+                let served = serve(self, Taker { waiting: Waiting::Allowed, ..taker });
+                served.map_err(|other| if cannot_wait(&other) { error } else { other })
+            }
+            _ => Err(error),
         }
     }
 
@@ -413,7 +432,7 @@ impl Allocator for StitchPool {
 }
 
 /// Whether a request failed for a wait that cannot be had.
-pub(crate) fn cannot_wait(error: &AllocError) -> bool {
+fn cannot_wait(error: &AllocError) -> bool {
     matches!(error, AllocError::Driver(DriverError::Capturing(_) | DriverError::NotSupported(_)))
 }
 

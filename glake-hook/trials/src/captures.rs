@@ -66,8 +66,7 @@ pub(crate) fn a_captured_graph_keeps_its_memory() {
     drop((from, to));
     stream.synchronize().unwrap();
     program.is_clean();
-    program.glake.trim(crate::driver::FIRST, 0).unwrap();
-    assert_eq!(program.stats().reserved_bytes, 0);
+    goes_back(&program);
 }
 
 pub(crate) fn a_capture_of_two_streams() {
@@ -99,8 +98,7 @@ pub(crate) fn a_capture_of_two_streams() {
     drop((graph, from, a, b, outside));
     program.context.synchronize().unwrap();
     program.is_clean();
-    program.glake.trim(crate::driver::FIRST, 0).unwrap();
-    assert_eq!(program.stats().reserved_bytes, 0);
+    goes_back(&program);
 }
 
 pub(crate) fn a_broken_capture_costs_nothing() {
@@ -124,6 +122,17 @@ pub(crate) fn a_broken_capture_costs_nothing() {
     drop(again);
     stream.synchronize().unwrap();
     program.is_empty();
-    program.glake.trim(crate::driver::FIRST, 0).unwrap();
-    assert_eq!(program.stats().reserved_bytes, 0);
+    goes_back(&program);
+}
+
+/// All memory goes back to the device. A driver may say late, on a thread of its own, that a graph is gone.
+fn goes_back(program: &Program) {
+    for _ in 0..1000 {
+        program.glake.trim(crate::driver::FIRST, 0).unwrap();
+        if program.stats().reserved_bytes == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("memory stays with a graph that is gone: {}", program.stats());
 }

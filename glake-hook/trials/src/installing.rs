@@ -70,3 +70,35 @@ pub(crate) fn without_a_hook_the_driver_serves() {
         assert_eq!((n_calls("cuMemAllocAsync"), n_calls("cuMemFreeAsync")), (1, 1));
     }
 }
+
+pub(crate) fn another_hook_is_noticed() {
+    let Some(path) = std::env::var_os("GLAKE_TRIAL_LIBRARY") else {
+        println!("no libglake.so: nothing to try");
+        return;
+    };
+    // SAFETY: glake's own library.
+    let other = unsafe { libloading::Library::new(path) }.unwrap();
+    // SAFETY: the function's type.
+    let install = unsafe { other.get::<extern "C" fn() -> i32>(b"glake_install") }.unwrap();
+    assert_eq!(install(), 0);
+    match glake_hook::install(Config::new()) {
+        // The program's calls are linked to its own hook.
+        Ok(_) => assert!(is_linked()),
+        Err(error) => assert_eq!((error, is_linked()), (InstallError::OtherHook, false)),
+    }
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.new_stream().unwrap();
+    assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[7u8; 100]).unwrap()).unwrap(), [7; 100]);
+}
+
+/// Nothing to try on a machine that has a driver.
+pub(crate) fn without_a_driver_there_is_no_hook() {
+    // SAFETY: loads the driver, if there is one.
+    if unsafe { libloading::Library::new("libcuda.so.1") }.is_ok() {
+        return;
+    }
+    let error = glake_hook::install(Config::new()).unwrap_err();
+    assert!(matches!(error, InstallError::NoDriver(_)), "{error}");
+    assert!(error.to_string().contains("libcuda.so.1"));
+    assert!(Glake::installed().is_none());
+}

@@ -252,3 +252,21 @@ pub(crate) fn the_drivers_pools_are_served() {
     }
     assert_eq!(program.glake.memory_stats(FIRST).n_live, 0);
 }
+
+unsafe extern "C" {
+    fn cudaMallocAsync(ptr: *mut *mut std::ffi::c_void, bytes: usize, stream: sys::CUstream) -> u32;
+    fn cudaFreeAsync(ptr: *mut std::ffi::c_void, stream: sys::CUstream) -> u32;
+}
+
+pub(crate) fn the_runtime_api_is_served() {
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    let mut host = ptr::null_mut();
+    // SAFETY: an address is written.
+    assert_eq!(unsafe { cudaMallocAsync(&raw mut host, MIB, stream.cu_stream()) }, 0);
+    assert_eq!(program.glake.allocation_at(at(host.addr() as u64)).unwrap().bytes, 1 << 20);
+    // SAFETY: given up.
+    assert_eq!(unsafe { cudaFreeAsync(host, stream.cu_stream()) }, 0);
+    stream.synchronize().unwrap();
+    program.is_clean();
+}

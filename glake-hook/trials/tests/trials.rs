@@ -15,11 +15,26 @@ fn run_with(program: &Path, trial: &str, completion: &str) {
     let output = Command::new(program)
         .arg(trial)
         .env("GLAKE_STANDIN_COMPLETION", completion)
-        .env("LD_LIBRARY_PATH", glake_standin::links())
+        .env("LD_LIBRARY_PATH", glake_standin::folder())
+        .env("GLAKE_TRIAL_LIBRARY", library())
         .env("RUST_BACKTRACE", "0")
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", said(&output));
+}
+
+/// libglake.so, the hook in a library of its own.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../capi/Cargo.toml");
+        let target = Path::new(env!("CARGO_BIN_EXE_trial")).parent().unwrap();
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let arguments = ["build", "--quiet", "--profile", profile, "--manifest-path", manifest];
+        let output = Command::new(env!("CARGO")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        target.join("libglake.so")
+    })
 }
 
 fn said(output: &Output) -> String {
@@ -48,7 +63,7 @@ impl Way {
             };
             let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
             let mut links = std::ffi::OsString::from("-Lnative=");
-            links.push(glake_standin::links());
+            links.push(glake_standin::folder());
             let output = Command::new(env!("CARGO"))
                 .args(["build", "--quiet", "--manifest-path", manifest, "--target-dir"])
                 .arg(&target)
@@ -67,7 +82,7 @@ impl Way {
 fn run_all(way: Way) {
     let program = way.program();
     let list =
-        Command::new(program).arg("--list").env("LD_LIBRARY_PATH", glake_standin::links()).output().unwrap();
+        Command::new(program).arg("--list").env("LD_LIBRARY_PATH", glake_standin::folder()).output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     assert!(list.lines().count() > 20);
     list.lines().for_each(|trial| run(program, trial));
@@ -86,6 +101,13 @@ fn programs_that_link_to_the_driver_with_link_time_optimization() {
 #[test]
 fn programs_that_load_the_driver_with_link_time_optimization() {
     run_all(Way::LoadedOptimized);
+}
+
+#[test]
+fn a_program_without_a_driver() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_trial"));
+    let output = program.arg("--without-driver").env_remove("LD_LIBRARY_PATH").output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 macro_rules! loading {
@@ -114,11 +136,12 @@ macro_rules! loading {
 loading! {
     a_program_allocates_from_the_pool zero_bytes_and_foreign_memory_are_the_drivers
     out_of_memory_is_said_and_got_over memory_without_a_stream_is_ready_at_once pitched_rows_are_aligned
-    pinned_memory_is_kept_and_not_too_early the_drivers_pools_are_served threads_free_what_others_allocated
+    pinned_memory_is_kept_and_not_too_early the_drivers_pools_are_served
+        the_runtime_api_is_served threads_free_what_others_allocated
     streams_come_and_go two_streams_share_a_budget a_second_context_is_left_to_the_driver
     two_devices_have_a_pool_each peers_reach_the_pool a_captured_graph_keeps_its_memory
     a_capture_of_two_streams a_broken_capture_costs_nothing what_is_said_of_memory_fits_the_pool
     a_recording_can_be_replayed tags_say_who_holds_memory options_are_set_by_name limits_can_change
     functions_are_found_by_name installing_twice_is_refused installing_too_late_is_refused_or_works
-    a_name_that_is_taken_is_noticed without_a_hook_the_driver_serves
+    a_name_that_is_taken_is_noticed another_hook_is_noticed without_a_hook_the_driver_serves
 }

@@ -39,6 +39,7 @@ pub mod host;
 pub mod memory;
 pub mod module;
 pub mod pool;
+pub mod ptsz;
 pub mod stream;
 pub mod vmm;
 
@@ -55,6 +56,7 @@ pub(crate) fn find(name: &str) -> Option<*const c_void> {
         memory::find,
         module::find,
         pool::find,
+        ptsz::find,
         stream::find,
         vmm::find,
     ];

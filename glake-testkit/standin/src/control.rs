@@ -53,6 +53,36 @@ pub extern "C" fn glake_standin_forget_failures() -> u64 {
     machine().account.forget_plans() as u64
 }
 
+/// Bytes of the driver's own allocators that are not free, of a device, or of all where it is negative;
+/// what is freed on a stream counts until that has run.
+#[unsafe(no_mangle)]
+pub extern "C" fn glake_standin_allocated(device: i32) -> u64 {
+    machine().allocated_bytes(usize::try_from(device).ok())
+}
+
+/// Bytes of pinned memory that the driver has made, and that is not free.
+#[unsafe(no_mangle)]
+pub extern "C" fn glake_standin_pinned() -> u64 {
+    machine().pinned_bytes()
+}
+
+/// How often the driver's own allocators of device memory were called, by whatever function.
+#[unsafe(no_mangle)]
+pub extern "C" fn glake_standin_allocations() -> u64 {
+    let machine = machine();
+    ALLOCATORS.iter().map(|name| machine.account.calls(name)).sum()
+}
+
+/// The functions that allocate device memory.
+const ALLOCATORS: [&str; 6] = [
+    "cuMemAlloc_v2",
+    "cuMemAllocPitch_v2",
+    "cuMemAllocAsync",
+    "cuMemAllocAsync_ptsz",
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocFromPoolAsync_ptsz",
+];
+
 /// How often a function was called.
 ///
 /// # Safety

@@ -16,6 +16,14 @@
 //!   `GLAKE_STANDIN_COMPLETION` (`immediate`, `manual` or `lag:N`), `GLAKE_STANDIN_FAIL`
 //!   (`function:n:code`, separated by commas: the n-th call of the function fails).
 //!
+//! - *What reached the driver's own allocators* is counted: [`StandIn::n_allocations`], [`StandIn::n_calls`],
+//!   [`StandIn::allocated_bytes`], [`StandIn::pinned_bytes`]. A program of its own finds the same under C names
+//!   (`dlsym(RTLD_DEFAULT, "glake_standin_allocations")`, or by the handle of `libcuda.so.1` where that was
+//!   loaded), with the signatures in [`control`].
+//!
+//! A program that is *linked* to the driver needs `-L` with [`folder`] when it is built, and that folder in
+//! `LD_LIBRARY_PATH` when it runs; `tests/linked` is one.
+//!
 //! Layers, each using only those above it: `code` and `abi` (CUDA's numbers and structures), `raw` (the
 //! host's memory), `machine` (everything behind the one lock), `call` (how a call enters), `api` (the
 //! functions), `control` and `steer` (what tests say).
@@ -29,4 +37,4 @@ mod machine;
 mod raw;
 mod steer;
 
-pub use steer::{Completion, StandIn, alone, enter, enter_with, links};
+pub use steer::{Completion, StandIn, alone, enter, enter_with, folder};

@@ -55,6 +55,8 @@ pub(crate) struct Machine {
     pub(crate) primaries: Vec<u64>,
     pub(crate) memory: Memory,
     pub(crate) space: Space,
+    /// Plain memory whose free is enqueued, by start.
+    being_freed: BTreeSet<u64>,
     pub(crate) streams: BTreeMap<u64, Stream>,
     /// The streams on which work is pending.
     busy: BTreeSet<u64>,
@@ -92,6 +94,7 @@ impl Machine {
             primaries: Vec::new(),
             memory: Memory::new(config.n_devices, config.memory_bytes),
             space: Space::default(),
+            being_freed: BTreeSet::new(),
             streams: BTreeMap::new(),
             busy: BTreeSet::new(),
             default_streams: BTreeMap::new(),

@@ -34,6 +34,9 @@ pub struct StandIn {
     fail: unsafe extern "C" fn(*const c_char, u64, u32),
     forget_failures: extern "C" fn() -> u64,
     calls: unsafe extern "C" fn(*const c_char) -> u64,
+    allocated: extern "C" fn(i32) -> u64,
+    pinned: extern "C" fn() -> u64,
+    allocations: extern "C" fn() -> u64,
 }
 
 /// Makes the calling process run over the stand-in; call it before anything of CUDA.
@@ -56,7 +59,7 @@ pub fn enter() -> StandIn {
 pub fn enter_with(variables: &[(&str, &str)]) -> StandIn {
     static ENTERED: OnceLock<StandIn> = OnceLock::new();
     *ENTERED.get_or_init(|| {
-        let links = links();
+        let links = folder();
         if !is_first(&links) {
             let error = again(variables).exec();
             unreachable("the program cannot be executed anew", &error);
@@ -76,7 +79,7 @@ pub fn alone(name: &str, variables: &[(&str, &str)], test: impl FnOnce(StandIn))
     if env::var_os(ALONE).is_some_and(|alone| alone == name) {
         return test(enter());
     }
-    let links = links();
+    let links = folder();
     let mut command = Command::new(program());
     command.args([name, "--exact", "--test-threads=1"]).env(ALONE, name);
     command.env(SEARCH_PATH, search_path(&links)).envs(variables.iter().copied());
@@ -129,6 +132,31 @@ impl StandIn {
         // SAFETY: the name is a C string.
         unsafe { (self.calls)(name.as_ptr()) }
     }
+
+    /// How often the driver's own allocators of device memory were called, by whatever function.
+    #[must_use]
+    pub fn n_allocations(&self) -> u64 {
+        (self.allocations)()
+    }
+
+    /// Bytes of those that are not free, on all devices; what is freed on a stream counts until that has
+    /// run.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        (self.allocated)(-1)
+    }
+
+    /// The same of one device.
+    #[must_use]
+    pub fn allocated_bytes_on(&self, device: i32) -> u64 {
+        (self.allocated)(device)
+    }
+
+    /// Bytes of pinned memory that the driver has made, and that is not free.
+    #[must_use]
+    pub fn pinned_bytes(&self) -> u64 {
+        (self.pinned)()
+    }
 }
 
 #[allow(clippy::panic, reason = "a test cannot go on")]
@@ -144,19 +172,20 @@ fn program() -> PathBuf {
 /// This program again, with its arguments, over the stand-in.
 fn again(variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program());
-    command.args(env::args_os().skip(1)).env(SEARCH_PATH, search_path(&links()));
+    command.args(env::args_os().skip(1)).env(SEARCH_PATH, search_path(&folder()));
     command.envs(variables.iter().copied());
     command
 }
 
-/// The folder that holds nothing but links to the stand-in by the driver's names: for the search path of a
-/// program's process, or of its linker. Not a folder that cargo searches itself: other tests must not find the
-/// stand-in by chance.
+/// The folder that holds nothing but links to the stand-in by the driver's names: for `LD_LIBRARY_PATH` of a
+/// program that loads the driver, and for `-L` besides where it is linked to it.
+///
+/// It is not a folder that cargo searches itself: other tests must not find the stand-in by chance.
 ///
 /// # Panics
-/// If the shared object is not there, or the links cannot be made.
+/// If the shared object is not there, or cannot be linked to.
 #[must_use]
-pub fn links() -> PathBuf {
+pub fn folder() -> PathBuf {
     let object = object().unwrap_or_else(|error| unreachable("the stand-in was not built", &error));
     let links = object.with_file_name("glake-standin");
     let make = || {
@@ -213,5 +242,8 @@ fn load() -> Result<StandIn, libloading::Error> {
         fail: look!(b"glake_standin_fail"),
         forget_failures: look!(b"glake_standin_forget_failures"),
         calls: look!(b"glake_standin_calls"),
+        allocated: look!(b"glake_standin_allocated"),
+        pinned: look!(b"glake_standin_pinned"),
+        allocations: look!(b"glake_standin_allocations"),
     })
 }

@@ -244,3 +244,86 @@ fn memory_allocated_in_a_capture_lives_as_long_as_the_graph() {
         drop(outside);
     });
 }
+
+fn begin_to(stream: &CudaStream, graph: sys::CUgraph) -> Result<(), DriverError> {
+    let (stream, none) = (stream.cu_stream(), ptr::null());
+    // SAFETY: stream and graph are live.
+    unsafe { sys::cuStreamBeginCaptureToGraph(stream, graph, none, ptr::null(), 0, RELAXED) }.result()
+}
+
+/// How many nodes a graph has.
+fn len(graph: sys::CUgraph) -> usize {
+    let mut n = 0;
+    // SAFETY: the graph is live, `n` a live local.
+    unsafe { sys::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut n) }.result().unwrap();
+    n
+}
+
+#[test]
+fn a_capture_can_go_on_in_a_graph_that_is_there() {
+    over("a_capture_can_go_on_in_a_graph_that_is_there", |context, stream| {
+        let mut values = stream.clone_htod(&[5u8; 32]).unwrap();
+        let (mut graph, mut ended) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: `graph` is a live local.
+        unsafe { sys::cuGraphCreate(&raw mut graph, 0) }.result().unwrap();
+        for n in 1..3 {
+            begin_to(stream, graph).unwrap();
+            let other = context.new_stream().unwrap();
+            assert_eq!(failed(begin_to(&other, graph)), Some(CUresult::CUDA_ERROR_INVALID_VALUE));
+            stream.memset_zeros(&mut values).unwrap();
+            // SAFETY: `ended` is a live local.
+            unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut ended) }.result().unwrap();
+            assert_eq!((ended, len(graph)), (graph, n));
+        }
+        begin_to(stream, graph).unwrap();
+        assert_eq!(failed(stream.synchronize()), UNSUPPORTED);
+        assert_eq!(failed(end(stream)), INVALIDATED);
+        assert_eq!(len(graph), 2, "the caller's, as it was");
+        // SAFETY: it is not used again.
+        unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+        assert_eq!(failed(begin_to(stream, graph)), Some(CUresult::CUDA_ERROR_INVALID_VALUE));
+    });
+}
+
+/// A graph can keep an object from before its capture ends, by which a pool learns when it is gone.
+#[test]
+fn a_graph_under_capture_keeps_a_user_object() {
+    static ENDED: AtomicU32 = AtomicU32::new(0);
+    over("a_graph_under_capture_keeps_a_user_object", |_, stream| {
+        let ended = || ENDED.load(Ordering::Relaxed);
+        for (n, breaks) in [(0, false), (1, true)] {
+            stream.begin_capture(RELAXED).unwrap();
+            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+            let (mut id, mut graph, mut object) = (0, ptr::null_mut(), ptr::null_mut());
+            // SAFETY: all are live locals, or may be null.
+            unsafe {
+                sys::cuStreamGetCaptureInfo_v3(
+                    stream.cu_stream(),
+                    &raw mut status,
+                    &raw mut id,
+                    &raw mut graph,
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                )
+            }
+            .result()
+            .unwrap();
+            assert!(id != 0 && !graph.is_null());
+            let data = (&raw const ENDED).cast_mut().cast();
+            // SAFETY: the callback takes the counter, which lives for ever.
+            unsafe { sys::cuUserObjectCreate(&raw mut object, data, Some(count), 1, 1) }.result().unwrap();
+            // SAFETY: graph and object are live; the one reference moves to the graph.
+            unsafe { sys::cuGraphRetainUserObject(graph, object, 1, 1) }.result().unwrap();
+            if breaks {
+                assert_eq!(failed(stream.synchronize()), UNSUPPORTED);
+                assert_eq!(failed(end(stream)), INVALIDATED);
+            } else {
+                let whole = end(stream).unwrap().unwrap();
+                assert_eq!((whole.cu_graph(), ended()), (graph, n));
+                drop(whole);
+            }
+            assert_eq!(ended(), n + 1, "it went with the graph");
+        }
+    });
+}

@@ -6,7 +6,6 @@ use crate::abi::Out;
 use crate::code::{Code, Result};
 use crate::machine::Machine;
 use crate::machine::space::Kind;
-use crate::machine::work::Op;
 
 driver_functions! {
     fn cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) |machine| {
@@ -22,40 +21,48 @@ driver_functions! {
         start.put(machine.allocate(context, bytes, None)?)
     }
 
+    fn cuMemAllocPitch_v2(start: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) |machine| {
+        let context = machine.current()?;
+        machine.check_unsafe()?;
+        let row = width.checked_next_multiple_of(PITCH_BYTES).ok_or(Code::INVALID_VALUE)?;
+        let bytes = row.checked_mul(height).filter(|_| matches!(element, 4 | 8 | 16));
+        start.put(machine.allocate(context, bytes.ok_or(Code::INVALID_VALUE)?, None)?)?;
+        pitch.put(row)
+    }
+
     fn cuMemFree_v2(start: u64) |machine| {
         let context = machine.current()?;
         if start == 0 {
             return Ok(());
         }
         machine.check_unsafe()?;
-        machine.allocated(start)?;
-        // Callers rely on it that this waits.
+        let region = machine.allocated(start)?;
+        // Callers rely on it that this waits, for the context that the memory is of, too.
         machine.run_context(context)?;
+        if let Kind::Allocated { context: owner, .. } = region.kind {
+            machine.run_context(owner)?;
+        }
         machine.free(start);
         Ok(())
     }
 
     fn cuMemAllocAsync(start: Out<u64>, bytes: u64, stream: u64) |machine| {
-        let stream = machine.stream(stream)?;
-        let device = machine.streams.get(&stream).map_or(0, |stream| machine.device_of(stream.context));
-        let pool = machine.device_pools[device].1;
-        start.put(allocate_on(machine, bytes, pool, stream)?)
+        start.put(machine.allocate_async(bytes, None, stream)?)
     }
 
     fn cuMemAllocFromPoolAsync(start: Out<u64>, bytes: u64, pool: u64, stream: u64) |machine| {
-        let stream = machine.stream(stream)?;
-        start.put(allocate_on(machine, bytes, pool, stream)?)
+        start.put(machine.allocate_async(bytes, Some(pool), stream)?)
     }
 
-    fn cuMemFreeAsync(start: u64, stream: u64) |machine| {
-        let stream = machine.stream(stream)?;
-        let captured = machine.streams.get(&stream).is_some_and(|stream| stream.capture.is_some());
-        if captured {
-            // Only what was allocated inside; it lives as long as the graph.
-            return if machine.is_kept(start) { Ok(()) } else { Err(Code::INVALID_VALUE) };
+    fn cuMemFreeAsync(start: u64, stream: u64) |machine| { machine.free_async(start, stream) }
+
+    fn cuIpcGetMemHandle(handle: Out<[u8; IPC_BYTES]>, start: u64) |machine| {
+        machine.current()?;
+        match machine.allocated(start)?.kind {
+            // Of a pool there is none, nor of what is mapped.
+            Kind::Allocated { pool: None, device, .. } => handle.put(ipc_handle(device, start)),
+            _ => Err(Code::INVALID_VALUE),
         }
-        machine.allocated(start)?;
-        machine.enqueue(stream, Op::Free { start }, Vec::new())
     }
 
     fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<u64>, address: u64) |machine| {
@@ -71,15 +78,18 @@ driver_functions! {
     }
 }
 
-/// Memory of a pool, for a stream: of its graph, where it is captured.
-fn allocate_on(machine: &mut Machine, bytes: u64, pool: u64, stream: u64) -> Result<u64> {
-    let Some(on) = machine.streams.get(&stream) else { return Err(Code::INVALID_HANDLE) };
-    let (context, capture) = (on.context, on.capture);
-    let start = machine.allocate(context, bytes, Some(pool))?;
-    if let Some(capture) = capture {
-        machine.keep_memory(capture, start)?;
-    }
-    Ok(start)
+/// What rows begin at multiples of.
+const PITCH_BYTES: u64 = 512;
+/// The size of a `CUipcMemHandle`.
+const IPC_BYTES: usize = 64;
+
+/// A handle that is another for each allocation; nobody opens it.
+fn ipc_handle(device: usize, start: u64) -> [u8; IPC_BYTES] {
+    let mut handle = [0; IPC_BYTES];
+    handle[..8].copy_from_slice(&start.to_le_bytes());
+    handle[8..16].copy_from_slice(&(device as u64).to_le_bytes());
+    handle[16..20].copy_from_slice(&std::process::id().to_le_bytes());
+    handle
 }
 
 /// The attributes of an address that the stand-in knows.

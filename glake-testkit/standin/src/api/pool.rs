@@ -2,7 +2,6 @@
 
 use crate::abi::{In, Location, Out};
 use crate::code::{Code, Result};
-use crate::machine::Machine;
 use crate::machine::pool::Pool;
 
 /// The beginning of `CUmemPoolProps`.
@@ -25,7 +24,7 @@ driver_functions! {
 
     fn cuDeviceSetMemPool(device: i32, pool: u64) |machine| {
         let device = machine.device(device)?;
-        if find_pool(machine, pool)?.device != device {
+        if machine.pool(pool)?.device != device {
             return Err(Code::INVALID_VALUE);
         }
         machine.device_pools[device].1 = pool;
@@ -39,28 +38,16 @@ driver_functions! {
         pool.put(id)
     }
 
-    fn cuMemPoolDestroy(pool: u64) |machine| {
-        let is_default = machine.device_pools.iter().any(|(default, _)| *default == pool);
-        if is_default || !find_pool(machine, pool)?.is_empty() {
-            return Err(Code::INVALID_VALUE);
-        }
-        machine.pools.remove(&pool);
-        for (default, current) in &mut machine.device_pools {
-            if *current == pool {
-                *current = *default;
-            }
-        }
-        Ok(())
-    }
+    fn cuMemPoolDestroy(pool: u64) |machine| { machine.destroy_pool(pool) }
 
     fn cuMemPoolTrimTo(pool: u64, bytes: u64) |machine| {
         let _ = bytes;
-        find_pool(machine, pool).map(drop)
+        machine.pool(pool).map(drop)
     }
 
     fn cuMemPoolGetAttribute(pool: u64, attribute: u32, value: Out<u8>) |machine| {
         let attribute = number(attribute)?;
-        let found = find_pool(machine, pool)?.attribute(attribute)?;
+        let found = machine.pool(pool)?.attribute(attribute)?;
         if Pool::is_short(attribute) {
             value.cast().put(u32::try_from(found).unwrap_or(1))
         } else {
@@ -75,14 +62,10 @@ driver_functions! {
         } else {
             value.cast::<u64>().get()?
         };
-        machine.pools.get_mut(&pool).ok_or(Code::INVALID_VALUE)?.set_attribute(attribute, value)
+        machine.pool(pool)?.set_attribute(attribute, value)
     }
 }
 
 fn number(attribute: u32) -> Result<usize> {
     usize::try_from(attribute).map_err(|_| Code::INVALID_VALUE)
-}
-
-fn find_pool(machine: &Machine, pool: u64) -> Result<&Pool> {
-    machine.pools.get(&pool).ok_or(Code::INVALID_VALUE)
 }

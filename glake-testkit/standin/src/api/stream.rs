@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use crate::abi::{Callback, HostFunction, Out};
+use crate::abi::{Callback, HostFunction, In, Out};
 use crate::code::{Code, Result};
 use crate::machine::Machine;
 use crate::machine::stream::Kind;
@@ -62,6 +62,12 @@ driver_functions! {
         context.put(context_of(machine, stream)?)
     }
 
+    fn cuStreamGetDevice(stream: u64, device: Out<i32>) |machine| {
+        let stream = machine.stream(stream)?;
+        let device_of = machine.device_of(context_of(machine, stream)?);
+        device.put(i32::try_from(device_of).unwrap_or(0))
+    }
+
     fn cuStreamGetFlags(stream: u64, flags: Out<u32>) |machine| {
         let stream = machine.stream(stream)?;
         let kind = machine.streams.get(&stream).map(|stream| stream.kind);
@@ -74,15 +80,26 @@ driver_functions! {
     }
 
     fn cuStreamBeginCapture_v2(stream: u64, mode: u32) |machine| {
-        let stream = machine.stream(stream)?;
-        machine.begin_capture(stream, mode)
+        machine.begin_capture(stream, mode, None)
     }
 
-    fn cuStreamEndCapture(stream: u64, graph: Out<u64>) |machine| {
-        let stream = machine.stream(stream)?;
-        graph.put_if_wanted(0);
-        graph.put(machine.end_capture(stream)?)
+    fn cuStreamBeginCaptureToGraph(
+        stream: u64,
+        graph: u64,
+        dependencies: In<u64>,
+        edges: In<u64>,
+        n_dependencies: u64,
+        mode: u32,
+    ) |machine| {
+        let _ = (dependencies, edges);
+        // What is captured comes behind all of the graph as it is.
+        if n_dependencies > 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        machine.begin_capture(stream, mode, Some(graph))
     }
+
+    fn cuStreamEndCapture(stream: u64, graph: Out<u64>) |machine| { end_capture(machine, stream, &graph) }
 
     fn cuStreamIsCapturing(stream: u64, status: Out<u32>) |machine| {
         let stream = machine.stream(stream)?;
@@ -138,6 +155,11 @@ driver_functions! {
         n_dependencies.put_if_wanted(0);
         Ok(())
     }
+}
+
+pub(super) fn end_capture(machine: &mut Machine, stream: u64, graph: &Out<u64>) -> Result {
+    graph.put_if_wanted(0);
+    graph.put(machine.end_capture(stream)?)
 }
 
 fn create(machine: &mut Machine, flags: u32, priority: i32) -> Result<u64> {

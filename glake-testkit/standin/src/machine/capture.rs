@@ -15,6 +15,8 @@ type Seen = BTreeMap<u64, u64>;
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) graph: u64,
+    /// Whether the graph was there before, and is the caller's whatever comes.
+    is_given: bool,
     origin: u64,
     mode: u32,
     thread: u64,
@@ -28,8 +30,9 @@ pub(crate) struct Capture {
 pub(crate) type Captures = BTreeMap<u64, Capture>;
 
 impl Machine {
-    /// Begins a capture on a stream.
-    pub(crate) fn begin_capture(&mut self, stream: u64, mode: u32) -> Result {
+    /// Begins a capture on a stream, into a new graph or behind what a given one holds.
+    pub(crate) fn begin_capture(&mut self, stream: u64, mode: u32, given: Option<u64>) -> Result {
+        let stream = self.stream(stream)?;
         let Some(this) = self.streams.get(&stream) else { return Err(Code::INVALID_HANDLE) };
         if this.kind == Kind::Legacy || this.capture.is_some() {
             return Err(Code::CAPTURE_UNSUPPORTED);
@@ -37,9 +40,16 @@ impl Machine {
         if mode > RELAXED {
             return Err(Code::INVALID_VALUE);
         }
-        let (id, graph) = (self.id(), self.new_graph());
+        if let Some(graph) = given {
+            self.graph_len(graph)?;
+            if self.captures.values().any(|capture| capture.graph == graph) {
+                return Err(Code::INVALID_VALUE);
+            }
+        }
+        let (id, graph) = (self.id(), given.unwrap_or_else(|| self.new_graph()));
         let capture = Capture {
             graph,
+            is_given: given.is_some(),
             origin: stream,
             mode,
             thread: call::thread_id(),
@@ -56,6 +66,7 @@ impl Machine {
 
     /// Ends the capture that began on a stream; returns its graph.
     pub(crate) fn end_capture(&mut self, stream: u64) -> Result<u64> {
+        let stream = self.stream(stream)?;
         let id = self.streams.get(&stream).and_then(|stream| stream.capture).ok_or(Code::INVALID_VALUE)?;
         let Some(capture) = self.captures.get(&id) else { return Err(Code::INVALID_VALUE) };
         if capture.origin != stream {
@@ -76,7 +87,9 @@ impl Machine {
                 Ok(capture.graph)
             }
             Err(code) => {
-                self.destroy_graph(capture.graph)?;
+                if !capture.is_given {
+                    self.destroy_graph(capture.graph)?;
+                }
                 Err(code)
             }
         }

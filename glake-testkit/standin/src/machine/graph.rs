@@ -57,7 +57,7 @@ impl Machine {
 
     pub(crate) fn fill_graph(&mut self, graph: u64, ops: Vec<Op>) {
         if let Some(graph) = self.graphs.plans.get_mut(&graph) {
-            graph.ops = ops.into();
+            graph.ops = graph.ops.iter().cloned().chain(ops).collect();
         }
     }
 

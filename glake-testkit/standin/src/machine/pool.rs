@@ -2,6 +2,7 @@
 
 use super::Machine;
 use super::space::{Kind, Region};
+use super::work::Op;
 use crate::code::{Code, Result};
 use crate::raw;
 
@@ -14,6 +15,7 @@ pub(crate) struct Pool {
     pub(crate) device: usize,
     used_bytes: u64,
     used_high_bytes: u64,
+    is_destroyed: bool,
     /// Attributes that are only remembered, by number.
     remembered: [u64; 5],
 }
@@ -23,7 +25,7 @@ const RELEASE_THRESHOLD: usize = 4;
 
 impl Pool {
     pub(crate) fn on(device: usize) -> Self {
-        Self { device, used_bytes: 0, used_high_bytes: 0, remembered: [0, 1, 1, 1, 0] }
+        Self { device, used_bytes: 0, used_high_bytes: 0, is_destroyed: false, remembered: [0, 1, 1, 1, 0] }
     }
 
     /// Whether an attribute has four bytes instead of eight.
@@ -49,17 +51,13 @@ impl Pool {
         }
         Ok(())
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.used_bytes == 0
-    }
 }
 
 impl Machine {
     /// Plain memory of a context's device, of a pool or not.
     pub(crate) fn allocate(&mut self, context: u64, n_bytes: u64, pool: Option<u64>) -> Result<u64> {
         let device = match pool {
-            Some(pool) => self.pools.get(&pool).ok_or(Code::INVALID_VALUE)?.device,
+            Some(pool) => self.pool(pool)?.device,
             None => self.device_of(context),
         };
         let bytes = n_bytes.checked_next_multiple_of(HOST_PAGE_BYTES).filter(|bytes| *bytes > 0);
@@ -78,19 +76,98 @@ impl Machine {
         Ok(start)
     }
 
-    /// Memory of a region went back: the accounts say so.
-    pub(crate) fn freed(&mut self, region: &Region) {
-        let Kind::Allocated { device, pool, .. } = region.kind else { return };
-        self.memory.give(device, region.bytes);
-        if let Some(pool) = pool.and_then(|pool| self.pools.get_mut(&pool)) {
-            pool.used_bytes -= region.bytes;
+    /// Memory of a pool, the device's own or another, for a stream: of its graph, where it is captured.
+    pub(crate) fn allocate_async(&mut self, bytes: u64, pool: Option<u64>, stream: u64) -> Result<u64> {
+        let stream = self.stream(stream)?;
+        let Some(on) = self.streams.get(&stream) else { return Err(Code::INVALID_HANDLE) };
+        let (context, capture) = (on.context, on.capture);
+        let pool = pool.unwrap_or(self.device_pools[self.device_of(context)].1);
+        let start = self.allocate(context, bytes, Some(pool))?;
+        if let Some(capture) = capture {
+            self.keep_memory(capture, start)?;
+        }
+        Ok(start)
+    }
+
+    /// Enqueues the free of plain memory.
+    pub(crate) fn free_async(&mut self, start: u64, stream: u64) -> Result {
+        let stream = self.stream(stream)?;
+        let captured = self.streams.get(&stream).is_some_and(|stream| stream.capture.is_some());
+        if captured {
+            // Only what was allocated inside; it lives as long as the graph.
+            return if self.is_kept(start) { Ok(()) } else { Err(Code::INVALID_VALUE) };
+        }
+        self.allocated(start)?;
+        self.being_freed.insert(start);
+        let enqueued = self.enqueue(stream, Op::Free { start }, Vec::new());
+        if enqueued.is_err() {
+            self.being_freed.remove(&start);
+        }
+        enqueued
+    }
+
+    /// A pool that was not destroyed.
+    pub(crate) fn pool(&mut self, id: u64) -> Result<&mut Pool> {
+        self.pools.get_mut(&id).filter(|pool| !pool.is_destroyed).ok_or(Code::INVALID_VALUE)
+    }
+
+    /// Destroys a pool; what was allocated from it stays until it is freed.
+    pub(crate) fn destroy_pool(&mut self, id: u64) -> Result {
+        if self.device_pools.iter().any(|(default, _)| *default == id) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.pool(id)?.is_destroyed = true;
+        for (default, current) in &mut self.device_pools {
+            if *current == id {
+                *current = *default;
+            }
+        }
+        self.drop_pool(id);
+        Ok(())
+    }
+
+    /// Forgets a pool that was destroyed once nothing is left of it.
+    fn drop_pool(&mut self, id: u64) {
+        if self.pools.get(&id).is_some_and(|pool| pool.is_destroyed && pool.used_bytes == 0) {
+            self.pools.remove(&id);
         }
     }
 
-    /// Plain memory that begins at an address.
+    /// Memory of a region went back: the accounts say so.
+    pub(crate) fn freed(&mut self, start: u64, region: &Region) {
+        self.being_freed.remove(&start);
+        let Kind::Allocated { device, pool, .. } = region.kind else { return };
+        self.memory.give(device, region.bytes);
+        let Some(id) = pool else { return };
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.used_bytes -= region.bytes;
+        }
+        self.drop_pool(id);
+    }
+
+    /// Bytes of plain memory that are not free, of a device or of all; what is freed on a stream counts
+    /// until that has run.
+    pub(crate) fn allocated_bytes(&self, of: Option<usize>) -> u64 {
+        let bytes = |region: &Region| match region.kind {
+            Kind::Allocated { device, .. } if of.is_none_or(|of| of == device) => region.bytes,
+            _ => 0,
+        };
+        self.space.regions.values().map(bytes).sum()
+    }
+
+    /// Bytes of pinned memory that was made here.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let is_ours = |region: &&Region| region.kind == Kind::Pinned { is_ours: true };
+        self.space.regions.values().filter(is_ours).map(|region| region.bytes).sum()
+    }
+
+    /// Plain memory that begins at an address, and whose free is not enqueued.
     pub(crate) fn allocated(&self, start: u64) -> Result<Region> {
-        match self.space.regions.get(&start) {
-            Some(region) if matches!(region.kind, Kind::Allocated { .. }) => Ok(*region),
+        let is_live = |region: &&Region| {
+            matches!(region.kind, Kind::Allocated { .. }) && !self.being_freed.contains(&start)
+        };
+        match self.space.regions.get(&start).filter(is_live) {
+            Some(region) => Ok(*region),
             _ => Err(Code::INVALID_VALUE),
         }
     }

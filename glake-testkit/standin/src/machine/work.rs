@@ -153,7 +153,7 @@ impl Machine {
     /// Gives plain memory back.
     pub(crate) fn free(&mut self, start: u64) {
         if let Some(region) = self.space.regions.remove(&start) {
-            self.freed(&region);
+            self.freed(start, &region);
             // SAFETY: it was from `raw::allocate`; with its region gone no work touches it.
             unsafe { raw::give_back(start, region.bytes) };
         }

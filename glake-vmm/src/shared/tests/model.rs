@@ -96,6 +96,24 @@ fn a_unit_goes_back_beside_a_trim_and_a_request() {
 }
 
 #[test]
+fn an_object_for_all_is_freed_by_another_thread_while_more_are_allocated() {
+    in_every_order(|pool, [first, _]| {
+        let full: Vec<_> = (0..10).map(|_| pool.allocate_for_all(TENTH).unwrap()).collect();
+        let other = thread::spawn({
+            let (pool, freed) = (Arc::clone(&pool), full[0].ptr);
+            move || pool.free_from_anywhere(freed).unwrap()
+        });
+        let more = pool.allocate_for_all(TENTH).unwrap();
+        assert!(full[1..].iter().all(|live| live.ptr != more.ptr));
+        assert_eq!(pool.allocation_at(more.ptr + (TENTH - 1)).map(|range| range.start), Some(more.ptr));
+        other.join().unwrap();
+        for allocation in full.into_iter().skip(1).chain([more]) {
+            pool.free(allocation.ptr, first).unwrap();
+        }
+    });
+}
+
+#[test]
 fn of_two_frees_of_an_object_one_is_refused() {
     in_every_order(|pool, [first, second]| {
         let object = allocate(&pool, first, KIB);
