@@ -131,7 +131,7 @@ impl StitchPool {
             _ => vec![n_pages],
         };
         self.commit(&plan, &sizes, StreamIndex::ALL).map_err(|error| self.not_committed(error))?;
-        self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(self.physical_bytes());
+        self.note_peak_reserved();
         Ok(true)
     }
 

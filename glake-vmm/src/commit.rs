@@ -128,8 +128,7 @@ impl StitchPool {
             }
             page += n_pages;
         }
-        let access =
-            self.driver.set_access(self.range(&plan.pages), &[self.config.device], Access::ReadWrite);
+        let access = self.driver.set_access(self.range(&plan.pages), &self.devices, Access::ReadWrite);
         let closed = match access {
             Ok(()) => self.close_behind(plan, stream),
             Err(error) => Err(error),

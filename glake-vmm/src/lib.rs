@@ -19,6 +19,7 @@
 //! shares it between threads, with a fast path for each stream.
 #![forbid(unsafe_code)]
 
+mod access;
 mod background;
 mod blocks;
 mod capture;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use glake_core::alloc::{AllocError, Allocation, Allocator, Request};
 use glake_core::driver::{Driver, DriverError};
 use glake_core::stats::Stats;
-use glake_core::units::{AddressRange, DevicePtr, PAGE_BYTES, StreamId};
+use glake_core::units::{AddressRange, DeviceId, DevicePtr, PAGE_BYTES, StreamId};
 
 use crate::blocks::{Blocks, Kind};
 use crate::capture::Gone;
@@ -46,6 +46,8 @@ use crate::units::{GRANULE_BYTES, PAGE};
 pub struct StitchPool {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) config: Config,
+    /// Who may read and write the memory: the pool's own device first.
+    pub(crate) devices: Vec<DeviceId>,
     /// All memory of the device.
     pub(crate) device_bytes: u64,
     /// The addresses reserved for the pool.
@@ -112,6 +114,7 @@ impl StitchPool {
         let order = Order::new(config.device);
         Ok(Self {
             driver,
+            devices: vec![config.device],
             config,
             device_bytes,
             arena,
@@ -323,6 +326,12 @@ impl StitchPool {
         let c = &mut self.counters;
         c.peak_requested_bytes = c.peak_requested_bytes.max(requested);
         c.peak_allocated_bytes = c.peak_allocated_bytes.max(allocated);
+    }
+
+    /// To be called when memory was created.
+    pub(crate) fn note_peak_reserved(&mut self) {
+        let reserved = self.physical_bytes();
+        self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(reserved);
     }
 
     #[inline]

@@ -173,7 +173,7 @@ impl StitchPool {
             return Err(error);
         }
         self.counters.n_misses += 1;
-        self.counters.peak_reserved_bytes = self.counters.peak_reserved_bytes.max(self.physical_bytes());
+        self.note_peak_reserved();
         self.reap(few_mappings(page_of(self.counters.stitched_bytes - stitched_before)));
         self.fit(bytes, align_bytes, taker)
             .or_else(|| self.inner_fit(bytes, align_bytes, taker))

@@ -123,6 +123,12 @@ impl SharedPool {
         })
     }
 
+    /// The addresses of the pool: all its memory lies there, and nobody else's.
+    #[must_use]
+    pub fn arena(&self) -> AddressRange {
+        self.arena
+    }
+
     /// Allocates memory.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
     reason = "tests panic to fail, and speak of ranges of pages"
 )]
 
+mod access;
 mod background;
 mod closing;
 mod completeness;

@@ -29,4 +29,4 @@ mod machine;
 mod raw;
 mod steer;
 
-pub use steer::{Completion, StandIn, alone, enter, enter_with};
+pub use steer::{Completion, StandIn, alone, enter, enter_with, links};

@@ -149,9 +149,14 @@ fn again(variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// The folder that holds nothing but links to the stand-in by the driver's names. Not a folder that
-/// cargo searches itself: other tests must not find the stand-in by chance.
-fn links() -> PathBuf {
+/// The folder that holds nothing but links to the stand-in by the driver's names: for the search path of a
+/// program's process, or of its linker. Not a folder that cargo searches itself: other tests must not find the
+/// stand-in by chance.
+///
+/// # Panics
+/// If the shared object is not there, or the links cannot be made.
+#[must_use]
+pub fn links() -> PathBuf {
     let object = object().unwrap_or_else(|error| unreachable("the stand-in was not built", &error));
     let links = object.with_file_name("glake-standin");
     let make = || {
@@ -194,7 +199,7 @@ fn search_path(links: &Path) -> OsString {
 /// What the process knows as its driver, which has to be the stand-in.
 fn load() -> Result<StandIn, libloading::Error> {
     // SAFETY: the stand-in has no initialisers, and a driver's have no effect on others.
-    let library = Box::leak(Box::new(unsafe { Library::new(NAMES[0]) }?));
+    let library = Box::leak(Box::new(unsafe { Library::new(NAMES[1]) }?));
     macro_rules! look {
         ($name:literal) => {
             // SAFETY: the field's type is that of the function in `control.rs`.

@@ -47,7 +47,7 @@ impl StitchPool {
         self.try_room(bytes, align_bytes, Stitching::Always, taker)
     }
 
-    pub(super) fn try_room(
+    pub(crate) fn try_room(
         &mut self,
         bytes: u64,
         align_bytes: u64,

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use glake_core::alloc::{AllocError, Allocator};
 use glake_core::stats::Stats;
-use glake_core::units::StreamId;
+use glake_core::units::{DeviceId, StreamId};
 
 use super::{SharedPool, report};
 use crate::background::Step;
@@ -57,6 +57,14 @@ impl SharedPool {
             report(&mut pool, &mut shard.state.lock().unwrap_or_else(PoisonError::into_inner));
         }
         pool.stats()
+    }
+
+    /// As [`StitchPool::grant_access`].
+    ///
+    /// # Errors
+    /// As [`StitchPool::grant_access`].
+    pub fn grant_access(&self, device: DeviceId) -> Result<(), AllocError> {
+        self.central(|pool| pool.grant_access(device))
     }
 
     /// As [`StitchPool::leave_to_steps`].

@@ -1,0 +1,212 @@
+//! How the hook is set up.
+
+use std::env;
+
+use glake_core::units::DeviceId;
+use glake_vmm::Mode;
+
+/// How the hook is set up: the pool of each device, and what is kept beside it.
+///
+/// ```
+/// use glake_hook::{Config, Mode};
+/// let config = Config::new().limit_bytes(60 << 30).mode(Mode::Compact);
+/// # let _ = config;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub(crate) mode: Mode,
+    pub(crate) limit_bytes: u64,
+    pub(crate) stitch_above_bytes: u64,
+    pub(crate) headroom_bytes: u64,
+    pub(crate) leave_bytes: u64,
+    pub(crate) has_worker: bool,
+    pub(crate) pinned_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Default,
+            limit_bytes: u64::MAX,
+            stitch_above_bytes: 0,
+            headroom_bytes: 0,
+            leave_bytes: 0,
+            has_worker: false,
+            pinned_bytes: 256 << 20,
+        }
+    }
+}
+
+/// An option, or its value, that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// There is no such option.
+    #[error("no such option: there are {}", NAMES.join(", "))]
+    Unknown,
+    /// The value cannot be read.
+    #[error("{name} takes {takes}")]
+    BadValue {
+        /// The option.
+        name: &'static str,
+        /// What it takes.
+        takes: &'static str,
+    },
+    /// The option cannot be changed any more.
+    #[error("{0} is decided when the hook is installed: set it in the `Config` or in the environment")]
+    TooLate(&'static str),
+    /// The pool refused.
+    #[error("the option is set, but the pool of device {} could not give memory back", .0.0)]
+    NotTrimmed(DeviceId),
+}
+
+/// What takes a number of bytes.
+const BYTES: &str = "bytes, such as 1073741824, 512MiB or 60GiB";
+
+/// The options by the names that they have in the environment.
+pub(crate) const NAMES: [&str; 7] = [
+    "GLAKE_POOL_MODE",
+    LIMIT,
+    "GLAKE_POOL_STITCH_ABOVE",
+    "GLAKE_POOL_HEADROOM",
+    "GLAKE_POOL_LEAVE",
+    "GLAKE_POOL_BACKGROUND",
+    PINNED,
+];
+pub(crate) const LIMIT: &str = "GLAKE_POOL_LIMIT";
+pub(crate) const PINNED: &str = "GLAKE_PINNED_CACHE";
+
+impl Config {
+    /// A pool in default mode without a limit.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How the pools weigh waste against driver time. `GLAKE_POOL_MODE`: `default`, `compact` or `pinned`.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The most physical bytes that the pool of a device may hold. `GLAKE_POOL_LIMIT`.
+    #[must_use]
+    pub fn limit_bytes(self, bytes: u64) -> Self {
+        Self { limit_bytes: bytes, ..self }
+    }
+
+    /// Below this many physical bytes a pool grows rather than stitch. `GLAKE_POOL_STITCH_ABOVE`.
+    #[must_use]
+    pub fn stitch_above_bytes(self, bytes: u64) -> Self {
+        Self { stitch_above_bytes: bytes, ..self }
+    }
+
+    /// Gives each pool a thread that removes mappings that are no longer needed, and sees to
+    /// `headroom_bytes` and `leave_bytes`. `GLAKE_POOL_BACKGROUND`: `on` or `off`.
+    #[must_use]
+    pub fn background(self, is_on: bool) -> Self {
+        Self { has_worker: is_on, ..self }
+    }
+
+    /// How many free bytes the thread keeps ready. `GLAKE_POOL_HEADROOM`.
+    #[must_use]
+    pub fn headroom_bytes(self, bytes: u64) -> Self {
+        Self { headroom_bytes: bytes, has_worker: true, ..self }
+    }
+
+    /// How many free bytes the thread leaves to others on the device. `GLAKE_POOL_LEAVE`.
+    #[must_use]
+    pub fn leave_bytes(self, bytes: u64) -> Self {
+        Self { leave_bytes: bytes, has_worker: true, ..self }
+    }
+
+    /// The most bytes of freed pinned host memory that are kept for later requests, 256 MiB by default.
+    /// `GLAKE_PINNED_CACHE`.
+    #[must_use]
+    pub fn pinned_bytes(self, bytes: u64) -> Self {
+        Self { pinned_bytes: bytes, ..self }
+    }
+
+    /// The configuration that the environment's `GLAKE_*` variables describe.
+    ///
+    /// # Errors
+    /// [`OptionError::BadValue`] for the first variable that makes no sense.
+    #[allow(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub fn from_env() -> Result<Self, OptionError> {
+        let mut config = Self::new();
+        for name in NAMES {
+            if let Ok(value) = env::var(name) {
+                config = config.with(name, &value)?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// The configuration with an option set by its name in the environment.
+    ///
+    /// # Errors
+    /// [`OptionError::Unknown`], [`OptionError::BadValue`].
+    pub fn with(self, name: &str, value: &str) -> Result<Self, OptionError> {
+        let index = NAMES.iter().position(|known| *known == name).ok_or(OptionError::Unknown)?;
+        let bytes = || bytes(value).ok_or(OptionError::BadValue { name: NAMES[index], takes: BYTES });
+        let bad = |takes| OptionError::BadValue { name: NAMES[index], takes };
+        Ok(match index {
+            0 => self.mode(match value {
+                "default" => Mode::Default,
+                "compact" => Mode::Compact,
+                "pinned" => Mode::Pinned,
+                _ => return Err(bad("default, compact or pinned")),
+            }),
+            1 => self.limit_bytes(bytes()?),
+            2 => self.stitch_above_bytes(bytes()?),
+            3 => self.headroom_bytes(bytes()?),
+            4 => self.leave_bytes(bytes()?),
+            5 => self.background(match value {
+                "on" | "1" => true,
+                "off" | "0" => false,
+                _ => return Err(bad("on or off")),
+            }),
+            _ => self.pinned_bytes(bytes()?),
+        })
+    }
+}
+
+/// A number of bytes, with a unit of 1024 or none.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let shift = match text[digits..].trim_start() {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return None,
+    };
+    text[..digits].parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_by_name() {
+        let config = Config::new().with("GLAKE_POOL_LIMIT", "3GiB").unwrap();
+        let config =
+            config.with("GLAKE_POOL_MODE", "compact").unwrap().with("GLAKE_POOL_LEAVE", "1 MiB").unwrap();
+        assert_eq!(config, Config::new().limit_bytes(3 << 30).mode(Mode::Compact).leave_bytes(1 << 20));
+        let config = Config::new().with("GLAKE_POOL_BACKGROUND", "on").unwrap().with(PINNED, "0").unwrap();
+        assert_eq!(config, Config::new().background(true).pinned_bytes(0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_advice() {
+        assert_eq!(Config::new().with("GLAKE_POOL_LIMITS", "1"), Err(OptionError::Unknown));
+        for value in ["", "GiB", "-1", "1.5GiB", "1GB", "99999999999TiB", "١"] {
+            let error = Config::new().with(LIMIT, value).unwrap_err();
+            assert!(error.to_string().starts_with("GLAKE_POOL_LIMIT takes bytes"), "{value}: {error}");
+        }
+        assert!(Config::new().with("GLAKE_POOL_MODE", "fast").is_err());
+    }
+}

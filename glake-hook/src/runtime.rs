@@ -1,0 +1,90 @@
+//! The runtime API's stream-ordered allocations, for kernels that call it.
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use glake_core::units::StreamId;
+
+use crate::hook::{answer, stream_id, tell};
+use crate::real::{Code, Handle, NOT_SUPPORTED, Ptr, SUCCESS};
+
+type Allocate = unsafe extern "C" fn(*mut *mut c_void, usize, Handle) -> Code;
+type Free = unsafe extern "C" fn(*mut c_void, Handle) -> Code;
+
+/// The runtime's own function, in the library behind the program.
+fn next<F: Copy>(cell: &'static OnceLock<Option<F>>, name: &[u8]) -> Option<F> {
+    *cell.get_or_init(|| {
+        let names = ["libcudart.so", "libcudart.so.13", "libcudart.so.12"];
+        // SAFETY: the program links to the runtime, so it is loaded already.
+        let library = names.into_iter().find_map(|name| unsafe { libloading::Library::new(name) }.ok())?;
+        let library: &'static libloading::Library = Box::leak(Box::new(library));
+        // SAFETY: the type is the function's prototype; its result is an enum of 4 bytes.
+        unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
+    })
+}
+
+unsafe fn allocate(
+    ptr: *mut *mut c_void,
+    bytes: usize,
+    stream: Handle,
+    default: StreamId,
+    own: Option<Allocate>,
+) -> Code {
+    let on = stream_id(stream, default);
+    if !ptr.is_null()
+        && let Some(answer) = answer(|hook| hook.allocate(bytes, on))
+    {
+        return match answer {
+            Ok(at) => {
+                let at = std::ptr::with_exposed_provenance_mut(usize::try_from(at).unwrap_or_default());
+                // SAFETY: not null, and the caller's to be written.
+                unsafe { ptr.write(at) };
+                SUCCESS
+            }
+            Err(code) => code,
+        };
+    }
+    // SAFETY: the caller's arguments, passed on.
+    let code = own.map_or(NOT_SUPPORTED, |own| unsafe { own(ptr, bytes, stream) });
+    if code == SUCCESS {
+        tell(|hook| hook.pass_on(bytes));
+    }
+    code
+}
+
+unsafe fn free(ptr: *mut c_void, stream: Handle, default: StreamId, own: Option<Free>) -> Code {
+    let at = ptr.expose_provenance() as Ptr;
+    let on = stream_id(stream, default);
+    answer(|hook| hook.free(at, on)).unwrap_or_else(|| {
+        tell(|hook| hook.pass_on_free(at));
+        // SAFETY: the caller's arguments, passed on.
+        own.map_or(NOT_SUPPORTED, |own| unsafe { own(ptr, stream) })
+    })
+}
+
+macro_rules! functions {
+    ($allocate:ident, $free:ident, $default:expr) => {
+        /// # Safety
+        /// As the runtime's.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, reason = "the runtime's names")]
+        unsafe extern "C" fn $allocate(ptr: *mut *mut c_void, bytes: usize, stream: Handle) -> Code {
+            static OWN: OnceLock<Option<Allocate>> = OnceLock::new();
+            // SAFETY: the caller's arguments.
+            unsafe { allocate(ptr, bytes, stream, $default, next(&OWN, stringify!($allocate).as_bytes())) }
+        }
+
+        /// # Safety
+        /// As the runtime's.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, reason = "the runtime's names")]
+        unsafe extern "C" fn $free(ptr: *mut c_void, stream: Handle) -> Code {
+            static OWN: OnceLock<Option<Free>> = OnceLock::new();
+            // SAFETY: the caller's arguments.
+            unsafe { free(ptr, stream, $default, next(&OWN, stringify!($free).as_bytes())) }
+        }
+    };
+}
+
+functions!(cudaMallocAsync, cudaFreeAsync, StreamId::LEGACY);
+functions!(cudaMallocAsync_ptsz, cudaFreeAsync_ptsz, StreamId::PER_THREAD);

@@ -1,0 +1,141 @@
+//! What all trials use: the hook, a context, the stand-in's counters.
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use glake_hook::{Config, DeviceId, DevicePtr, Glake, Stats};
+
+pub(crate) const FIRST: DeviceId = DeviceId(0);
+pub(crate) const MIB: usize = 1 << 20;
+/// Long enough that the host is ahead of it.
+pub(crate) const DELAY_NS: u64 = 20_000_000;
+
+const PTX: &str = include_str!("../../../glake-cuda/kernels/glake.ptx");
+
+/// The driver's functions that allocate and free device memory.
+const ALLOCATOR: [&str; 6] = [
+    "cuMemAlloc_v2",
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocPitch_v2",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+];
+
+/// A program under the hook.
+pub(crate) struct Program {
+    pub(crate) glake: Glake,
+    pub(crate) context: Arc<CudaContext>,
+}
+
+impl Program {
+    pub(crate) fn new(config: Config) -> Self {
+        let glake = glake_hook::install(config).unwrap();
+        Self { glake, context: CudaContext::new(0).unwrap() }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.glake.memory_stats(FIRST)
+    }
+
+    /// Nothing reached the driver's allocator, and everything came back.
+    pub(crate) fn is_clean(&self) {
+        self.is_empty();
+        assert_eq!(self.glake.passed_on(), glake_hook::PassedOn::default());
+        assert_eq!(n_allocator_calls(), 0);
+    }
+
+    /// Everything came back.
+    pub(crate) fn is_empty(&self) {
+        let stats = self.stats();
+        assert_eq!((stats.requested_bytes, stats.n_live), (0, 0));
+        assert_eq!(stats.n_allocations, stats.n_frees);
+        assert!(stats.n_allocations > 0);
+    }
+}
+
+/// A kernel of glake's module. (cudarc's own loading needs the runtime compiler.)
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel(sys::CUfunction);
+
+impl Kernel {
+    pub(crate) fn load(context: &Arc<CudaContext>, name: &str) -> Self {
+        context.bind_to_thread().unwrap();
+        let (text, name) = (CString::new(PTX).unwrap(), CString::new(name).unwrap());
+        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a module is written, the text is a C string. It stays loaded.
+        unsafe { sys::cuModuleLoadData(&raw mut module, text.as_ptr().cast()) }.result().unwrap();
+        // SAFETY: a function is written, the name is a C string.
+        unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) }.result().unwrap();
+        Self(function)
+    }
+
+    /// Launches it with so many blocks.
+    ///
+    /// # Safety
+    /// The words are what the kernel takes, and the addresses among them are valid for what it does.
+    pub(crate) unsafe fn launch(self, stream: &Arc<CudaStream>, n_blocks: u32, words: &mut [u64]) {
+        let mut arguments: Vec<_> = words.iter_mut().map(|word| (&raw mut *word).cast()).collect();
+        // SAFETY: function and stream are alive; the caller vouches for the words.
+        let code = unsafe {
+            sys::cuLaunchKernel(
+                self.0,
+                n_blocks,
+                1,
+                1,
+                256,
+                1,
+                1,
+                0,
+                stream.cu_stream(),
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        code.result().unwrap();
+    }
+}
+
+/// Keeps a stream busy, so that the host is ahead of it.
+pub(crate) fn delay(stream: &Arc<CudaStream>) {
+    let kernel = Kernel::load(stream.context(), "glake_delay");
+    // SAFETY: the kernel takes one number, and touches no memory.
+    unsafe { kernel.launch(stream, 1, &mut [DELAY_NS]) };
+}
+
+/// Calls of the driver's own allocator; 0 on a GPU, where nobody counts them.
+pub(crate) fn n_allocator_calls() -> u64 {
+    ALLOCATOR.iter().map(|name| n_calls(name)).sum()
+}
+
+/// How often a function of the stand-in was called.
+pub(crate) fn n_calls(name: &str) -> u64 {
+    type Calls = unsafe extern "C" fn(*const c_char) -> u64;
+    // SAFETY: the driver was loaded before.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: the stand-in's function has this type.
+    let Ok(calls) = (unsafe { library.get::<Calls>(b"glake_standin_calls") }) else { return 0 };
+    let name = CString::new(name).unwrap();
+    // SAFETY: a C string.
+    unsafe { calls(name.as_ptr()) }
+}
+
+/// Whether the driver is the stand-in.
+pub(crate) fn is_standin() -> bool {
+    // SAFETY: the driver was loaded before.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: it is only looked up.
+    unsafe { library.get::<*const ()>(b"glake_standin_calls") }.is_ok()
+}
+
+pub(crate) fn at(ptr: sys::CUdeviceptr) -> DevicePtr {
+    DevicePtr(ptr)
+}
+
+/// The address of a slice.
+pub(crate) fn address<T>(slice: &cudarc::driver::CudaSlice<T>) -> DevicePtr {
+    use cudarc::driver::DevicePtr as _;
+    DevicePtr(slice.device_ptr(slice.stream()).0)
+}

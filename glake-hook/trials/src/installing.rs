@@ -1,0 +1,72 @@
+//! The hook put in place, too late, twice, or not at all.
+
+use cudarc::driver::CudaContext;
+use glake_hook::{Config, Glake, InstallError};
+
+use crate::driver::{FIRST, Program, is_standin, n_calls};
+
+/// Whether the program links to the driver.
+fn is_linked() -> bool {
+    cfg!(feature = "linked")
+}
+
+pub(crate) fn installing_twice_is_refused() {
+    assert!(Glake::installed().is_none());
+    let program = Program::new(Config::new());
+    assert_eq!(glake_hook::install(Config::new()).unwrap_err(), InstallError::AlreadyInstalled);
+    let stream = program.context.new_stream().unwrap();
+    drop(stream.alloc_zeros::<u8>(100).unwrap());
+    assert_eq!(Glake::installed().unwrap().memory_stats(FIRST).n_allocations, 1);
+    stream.synchronize().unwrap();
+    program.is_clean();
+}
+
+pub(crate) fn installing_too_late_is_refused_or_works() {
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.new_stream().unwrap();
+    let early = stream.clone_htod(&[1u8, 2, 3]).unwrap();
+    match glake_hook::install(Config::new()) {
+        // A program that links to the driver cannot be late.
+        Ok(glake) => {
+            assert!(is_linked());
+            let late = stream.clone_htod(&[4u8; 100]).unwrap();
+            assert_eq!(glake.memory_stats(FIRST).n_live, 1);
+            drop(late);
+        }
+        Err(error) => {
+            assert!(!is_linked());
+            assert_eq!(error, InstallError::TooLate);
+            assert!(error.to_string().contains("first thing in `main`"));
+            assert!(Glake::installed().is_none());
+            drop(stream.clone_htod(&[4u8; 100]).unwrap());
+        }
+    }
+    assert_eq!(stream.clone_dtoh(&early).unwrap(), [1, 2, 3], "the driver's own memory is as before");
+    drop(early);
+    stream.synchronize().unwrap();
+}
+
+pub(crate) fn a_name_that_is_taken_is_noticed() {
+    // Somebody asked whether there is a driver.
+    // SAFETY: loads the driver.
+    let taken = unsafe { libloading::Library::new("libcuda.so") }.unwrap();
+    match glake_hook::install(Config::new()) {
+        Ok(_) => assert!(is_linked()),
+        Err(error) => assert_eq!((error, is_linked()), (InstallError::TooLate, false)),
+    }
+    drop(taken);
+}
+
+pub(crate) fn without_a_hook_the_driver_serves() {
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.new_stream().unwrap();
+    let there = stream.clone_htod(&vec![5u8; 1000]).unwrap();
+    assert_eq!(stream.clone_dtoh(&there).unwrap(), vec![5u8; 1000]);
+    drop(there);
+    stream.synchronize().unwrap();
+    context.synchronize().unwrap();
+    assert!(context.mem_get_info().unwrap().0 > 0);
+    if is_standin() {
+        assert_eq!((n_calls("cuMemAllocAsync"), n_calls("cuMemFreeAsync")), (1, 1));
+    }
+}

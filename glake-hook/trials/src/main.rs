@@ -1,0 +1,53 @@
+//! Trials of the hook: each is a program over unmodified cudarc, run in a process of its own.
+//!
+//! `trial NAME` runs one and `trial --list` names them. They run over the stand-in driver, whose counters they
+//! read, and on a GPU.
+
+mod captures;
+mod devices;
+mod driver;
+mod installing;
+mod memory;
+mod order;
+mod talk;
+
+use std::process::ExitCode;
+
+/// A trial panics where something is not as it should be.
+type Trial = (&'static str, fn());
+
+macro_rules! trials {
+    ($($module:ident: $($name:ident)*;)*) => {
+        const TRIALS: &[Trial] = &[$($((stringify!($name), $module::$name),)*)*];
+    };
+}
+
+trials! {
+    memory: a_program_allocates_from_the_pool zero_bytes_and_foreign_memory_are_the_drivers
+        out_of_memory_is_said_and_got_over memory_without_a_stream_is_ready_at_once pitched_rows_are_aligned
+        pinned_memory_is_kept_and_not_too_early the_drivers_pools_are_served;
+    order: threads_free_what_others_allocated streams_come_and_go two_streams_share_a_budget
+        a_second_context_is_left_to_the_driver;
+    devices: two_devices_have_a_pool_each peers_reach_the_pool;
+    captures: a_captured_graph_keeps_its_memory a_capture_of_two_streams a_broken_capture_costs_nothing;
+    talk: what_is_said_of_memory_fits_the_pool a_recording_can_be_replayed tags_say_who_holds_memory
+        options_are_set_by_name limits_can_change functions_are_found_by_name;
+    installing: installing_twice_is_refused installing_too_late_is_refused_or_works
+        a_name_that_is_taken_is_noticed without_a_hook_the_driver_serves;
+}
+
+fn main() -> ExitCode {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    if name == "--list" {
+        TRIALS.iter().for_each(|(name, _)| println!("{name}"));
+        return ExitCode::SUCCESS;
+    }
+    match TRIALS.iter().find(|trial| trial.0 == name) {
+        Some((_, run)) => {
+            run();
+            println!("{name}: ok");
+            ExitCode::SUCCESS
+        }
+        None => ExitCode::from(2),
+    }
+}
