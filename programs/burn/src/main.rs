@@ -1,0 +1,77 @@
+//! Trains a transformer with burn on generated data of varying shapes, with glake's pool under
+//! cubecl's allocations or without, and prints times, losses and bytes.
+//!
+//! ```text
+//! glake-burn-train --glake on              every tensor is an allocation of glake
+//! glake-burn-train --glake off --granularity page    cubecl as it comes
+//! ```
+
+mod model;
+#[cfg(feature = "cuda")]
+mod on_cuda;
+
+use std::process::ExitCode;
+
+use burn::optim::{AdamConfig, GradientsParams};
+use burn::tensor::{Device, Tensor, TensorData};
+use clap::Parser as _;
+use glake_burn_common::{Args, Batches, N_FEATURES, Report, Steps};
+
+use model::{Sizes, Transformer};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const PROGRAM: &str = "burn 0.22";
+
+/// Trains as `args` says. `after_step` runs when a step has ended on the device.
+fn train<E>(args: &Args, device: &Device, mut after_step: impl FnMut() -> Result<(), E>) -> Result<Steps, E> {
+    device.seed(args.seed);
+    let sizes = Sizes { n_features: N_FEATURES, layers: args.layers, width: args.width, heads: args.heads };
+    let mut model = Transformer::new(sizes, device);
+    let mut optimizer = AdamConfig::new().init();
+    let mut steps = Steps::begin();
+    for data in Batches::new(args.seed, args.max_batch, args.max_length).take(args.steps) {
+        let shape = [data.batch, data.length, N_FEATURES];
+        let on_device = |values| Tensor::<3>::from_data(TensorData::new(values, shape), device);
+        let loss = model.loss(on_device(data.inputs), on_device(data.targets));
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(1e-4, model, gradients);
+        // Reading the loss waits for the device, as a program that logs does.
+        steps.end(data.batch * data.length, loss.into_scalar());
+        after_step()?;
+    }
+    Ok(steps)
+}
+
+fn main() -> ExitCode {
+    match report(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(args: &Args) -> Result<(), Failure> {
+    let report = run(args)?;
+    print!("{report}");
+    if let Some(path) = &args.json {
+        report.append(path)?;
+    }
+    Ok(())
+}
+
+fn run(args: &Args) -> Result<Report, Failure> {
+    match args.device {
+        #[cfg(feature = "cuda")]
+        glake_burn_common::Device::Cuda => on_cuda::run(args),
+        #[cfg(feature = "cpu")]
+        glake_burn_common::Device::Cpu => {
+            let steps = train(args, &Device::flex().autodiff(), || Ok::<(), Failure>(()))?;
+            Ok(Report::new(PROGRAM, args, &steps))
+        }
+        #[allow(unreachable_patterns, reason = "which devices are there depends on the features")]
+        _ => Err("this program was built without that device".into()),
+    }
+}
