@@ -136,9 +136,7 @@ impl Hook {
 
     /// Events behind all work of the devices in use, if there can be any now: they would break captures.
     fn events_of_all(&self) -> Option<Vec<EventId>> {
-        if self.captures.are_going_on() {
-            return None;
-        }
+        let _none_begins = self.captures.hold_off()?;
         let mut events = Vec::new();
         for device in self.devices.iter().filter(|device| self.is_active(device)) {
             let Ok(event) = self.driver.record_all(device.id) else {

@@ -6,7 +6,7 @@ use std::thread;
 use cudarc::driver::{CudaContext, CudaSlice, sys};
 use glake_hook::{Config, PassedOn};
 
-use crate::driver::{MIB, Program, address, delay};
+use crate::driver::{MIB, Program, address, delay, past_the_hook};
 
 pub(crate) fn threads_free_what_others_allocated() {
     let program = Program::new(Config::new().limit_bytes(256 << 20));
@@ -108,10 +108,8 @@ pub(crate) fn a_second_context_is_left_to_the_driver() {
 /// A context of the first device beside the primary one. (cudarc has it for some versions of CUDA only.)
 fn a_context_of_its_own(program: &Program) -> Arc<CudaContext> {
     type Create = unsafe extern "C" fn(*mut sys::CUcontext, u32, sys::CUdevice) -> sys::CUresult;
-    // SAFETY: the driver was loaded before.
-    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
     // SAFETY: the function's type.
-    let create = unsafe { library.get::<Create>(b"cuCtxCreate_v2") }.unwrap();
+    let create = unsafe { past_the_hook::<Create>("cuCtxCreate_v2") };
     let mut context = std::ptr::null_mut();
     // SAFETY: a context is written.
     unsafe { create(&raw mut context, 0, program.context.cu_device()) }.result().unwrap();
