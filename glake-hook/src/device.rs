@@ -196,7 +196,9 @@ impl Hook {
             return None;
         }
         let index = self.devices.iter().position(|device| device.cu == cu)?;
-        (self.retain(&self.devices[index])? == context).then_some(index)
+        let device = &self.devices[index];
+        // One that does not exist is not made, for it takes memory.
+        (self.is_active(device) && self.retain(device)? == context).then_some(index)
     }
 
     /// Retains the primary context of a device, for good.

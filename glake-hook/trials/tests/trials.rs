@@ -138,7 +138,7 @@ loading! {
     out_of_memory_is_said_and_got_over memory_without_a_stream_is_ready_at_once pitched_rows_are_aligned
     pinned_memory_is_kept_and_not_too_early the_drivers_pools_are_served
         the_runtime_api_is_served threads_free_what_others_allocated
-    streams_come_and_go two_streams_share_a_budget a_second_context_is_left_to_the_driver
+    streams_come_and_go two_streams_share_a_budget a_second_context_is_left_to_the_driver a_program_with_contexts_of_its_own
     two_devices_have_a_pool_each peers_reach_the_pool a_captured_graph_keeps_its_memory
     a_capture_of_two_streams a_broken_capture_costs_nothing
         a_broken_capture_is_over_when_it_ends captures_that_nobody_tells_of what_other_threads_do_breaks_no_capture what_is_said_of_memory_fits_the_pool
