@@ -65,8 +65,13 @@ impl Hook {
 
 /// The hook's function of that name, as `cuGetProcAddress` would find the driver's.
 pub(crate) fn hooked(name: &CStr, version: i32, flags: u64) -> Option<usize> {
-    // The function of that name takes a context from CUDA 13 on.
-    let name = name.to_str().ok().filter(|name| *name != "cuCtxSynchronize")?;
+    let name = match name.to_str().ok()? {
+        // The function of that name takes a context from CUDA 13 on.
+        "cuCtxSynchronize" => return None,
+        // This one says more from CUDA 12 on.
+        "cuGetProcAddress" if version >= 12_000 => "cuGetProcAddress_v2",
+        name => name,
+    };
     let suffixes = if flags & PER_THREAD == 0 { ["", "_v2"] } else { ["_ptsz", "_v2_ptsz"] };
     // Functions that know no stream have one form only; those of CUDA 3.1 and before are not hooked.
     let suffixes = suffixes.into_iter().chain(if flags & PER_THREAD == 0 { [""; 2] } else { ["", "_v2"] });

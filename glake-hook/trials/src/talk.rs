@@ -1,6 +1,6 @@
 //! What the hook says, and what it is told.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::fs;
 use std::ptr;
 
@@ -147,6 +147,15 @@ pub(crate) fn functions_are_found_by_name() {
     assert!(program.glake.owns(glake_hook::DevicePtr(ptr)));
     // SAFETY: given up.
     unsafe { sys::cuMemFreeAsync(ptr, stream.cu_stream()) }.result().unwrap();
+    // From CUDA 12 on it takes one argument more.
+    type Find = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut u32) -> sys::CUresult;
+    // SAFETY: the function of that name and version.
+    let find_again = unsafe { std::mem::transmute::<*mut c_void, Find>(find("cuGetProcAddress", 0)) };
+    let (mut again, mut status) = (ptr::null_mut(), u32::MAX);
+    let name = c"cuMemAllocAsync".as_ptr();
+    // SAFETY: a C string; a function and a status are written.
+    unsafe { find_again(name, &raw mut again, 12_000, 0, &raw mut status) }.result().unwrap();
+    assert_eq!((again, status), (found, 0));
     // With per-thread default streams there is another function.
     let per_thread = find("cuMemAllocAsync", 2);
     assert!(!per_thread.is_null() && per_thread != found);
