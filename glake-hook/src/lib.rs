@@ -44,7 +44,7 @@ mod install;
 mod pinned;
 mod pools;
 mod real;
-#[cfg(feature = "runtime")]
+#[cfg(all(feature = "runtime", unix))]
 mod runtime;
 mod serve;
 mod shim;
