@@ -26,8 +26,6 @@ pub(crate) struct Device {
     /// None where no pool could be made: the driver's allocator serves the device.
     pool: OnceLock<Option<DevicePool>>,
     pub(crate) limit_bytes: AtomicU64,
-    /// The devices that may reach its memory, a bit each.
-    pub(crate) granted: Mutex<u64>,
     is_recorded: AtomicBool,
     recorder: Mutex<Option<Recorder<BufWriter<File>>>>,
 }
@@ -60,7 +58,6 @@ impl Device {
             context: AtomicU64::new(0),
             pool: OnceLock::new(),
             limit_bytes: AtomicU64::new(limit_bytes),
-            granted: Mutex::default(),
             is_recorded: AtomicBool::new(false),
             recorder: Mutex::default(),
         }
@@ -94,11 +91,6 @@ impl Device {
             .headroom_bytes(config.headroom_bytes)
             .leave_bytes(config.leave_bytes);
         let pool = Arc::new(SharedPool::new(Arc::new(hook.driver.clone()), set_up)?);
-        let granted = lock(&self.granted);
-        for id in (0..u64::BITS).filter(|id| *granted >> id & 1 == 1) {
-            pool.grant_access(DeviceId(id))?;
-        }
-        drop(granted);
         let worker = if config.has_worker { self.start_worker(hook, &pool) } else { None };
         Ok(DevicePool { arena: pool.arena(), pool, _worker: worker })
     }

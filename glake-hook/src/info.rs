@@ -7,7 +7,7 @@ use glake_core::units::DevicePtr;
 
 use crate::device::InContext;
 use crate::exports;
-use crate::hook::{Hook, lock};
+use crate::hook::Hook;
 use crate::real::{Code, INVALID_VALUE, NOT_SUPPORTED, Ptr, SUCCESS};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -43,22 +43,19 @@ impl Hook {
     }
 
     /// The current device was given access to the memory of the device of `peer`: to the pool's too.
-    pub(crate) fn enable_peer(&self, peer: u64) -> Code {
+    pub(crate) fn enable_peer(&'static self, peer: u64) -> Code {
         let Some(device) = self.device_of(self.current_context()) else { return SUCCESS };
         // Its own primary context exists, if it is one: it was named.
         let active = self.devices.iter().filter(|device| self.is_active(device));
         let Some(peer) = active.into_iter().find(|other| self.retain(other) == Some(peer)) else {
             return SUCCESS;
         };
-        let mut granted = lock(&peer.granted);
-        if let (Some(pool), Some(context)) = (peer.pool_if_any(), peer.context()) {
-            let _in_context = InContext::enter(self.real, context);
-            if let Err(error) = pool.pool.grant_access(device.id) {
-                tracing::warn!(%error, "device {} cannot reach the pool of device {}", device.id.0, peer.id.0);
-                return NOT_SUPPORTED;
-            }
+        let _in_context = peer.context().map(|context| InContext::enter(self.real, context));
+        let Some(pool) = peer.pool(self) else { return SUCCESS };
+        if let Err(error) = pool.pool.grant_access(device.id) {
+            tracing::warn!(%error, "device {} cannot reach the pool of device {}", device.id.0, peer.id.0);
+            return NOT_SUPPORTED;
         }
-        *granted |= 1 << device.id.0;
         SUCCESS
     }
 }
