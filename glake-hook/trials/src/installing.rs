@@ -91,6 +91,23 @@ pub(crate) fn another_hook_is_noticed() {
     assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[7u8; 100]).unwrap()).unwrap(), [7; 100]);
 }
 
+pub(crate) fn a_hook_in_a_library_stays() {
+    let Some(path) = std::env::var_os("GLAKE_TRIAL_LIBRARY") else {
+        println!("no libglake.so: nothing to try");
+        return;
+    };
+    // SAFETY: glake's own library.
+    let library = unsafe { libloading::Library::new(path) }.unwrap();
+    // SAFETY: the function's type.
+    let install = unsafe { library.get::<extern "C" fn() -> i32>(b"glake_install") }.unwrap();
+    assert_eq!(install(), 0);
+    // Its functions are called all the same.
+    library.close().unwrap();
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.new_stream().unwrap();
+    assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[7u8; 100]).unwrap()).unwrap(), [7; 100]);
+}
+
 /// Nothing to try on a machine that has a driver.
 pub(crate) fn without_a_driver_there_is_no_hook() {
     // SAFETY: loads the driver, if there is one.
