@@ -11,9 +11,12 @@ fn main() {
         println!("cargo::rerun-if-changed={input}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    let is_linux = env::var_os("CARGO_CFG_TARGET_OS").is_some_and(|os| os == "linux");
+    let is = |name: &str, known: &[&str]| {
+        env::var(format!("CARGO_CFG_TARGET_{name}")).is_ok_and(|value| known.contains(&&*value))
+    };
+    let has_shim = is("OS", &["linux"]) && is("ENV", &["gnu"]) && is("ARCH", &["x86_64", "aarch64"]);
     let shim = out.join("shim.so");
-    if !is_linux {
+    if !has_shim {
         // `install` says that there is no hook here.
         if let Err(error) = std::fs::write(&shim, []) {
             fail(&format!("{}: {error}", shim.display()));
