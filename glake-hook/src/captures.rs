@@ -14,7 +14,7 @@ use glake_vmm::GraphMemory;
 
 use crate::device::{Device, DevicePool};
 use crate::hook::{Hook, lock};
-use crate::real::{Code, Handle, SUCCESS};
+use crate::real::{Code, Handle, Real, SUCCESS};
 use crate::streams::raw;
 
 /// Whether a stream is captured.
@@ -31,6 +31,8 @@ pub(crate) enum Capturing {
 const NONE: i32 = 0;
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const ACTIVE: i32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: i32 = 2;
 
 /// The captures that go on.
 #[derive(Debug, Default)]
@@ -102,6 +104,30 @@ impl Queue {
     fn of(stream: StreamId) -> Self {
         Self(stream, (stream == StreamId::PER_THREAD).then(|| thread::current().id()))
     }
+}
+
+/// The calling thread, where it makes calls that would break captures; goes back to its own mode when dropped.
+pub(crate) struct BesideCaptures {
+    real: &'static Real,
+    before: i32,
+}
+
+impl BesideCaptures {
+    pub(crate) fn enter(real: &'static Real) -> Self {
+        Self { real, before: exchange_mode(real, RELAXED) }
+    }
+}
+
+impl Drop for BesideCaptures {
+    fn drop(&mut self) {
+        exchange_mode(self.real, self.before);
+    }
+}
+
+fn exchange_mode(real: &Real, mut mode: i32) -> i32 {
+    // SAFETY: one of the three modes, or what the driver just said. Where it fails the mode stays.
+    let _ = unsafe { (real.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+    mode
 }
 
 /// Which capture a stream takes part in.

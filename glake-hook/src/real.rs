@@ -79,6 +79,7 @@ functions! {
     cuCtxSetCurrent(context: Handle);
     cuCtxGetDevice(device: *mut c_int);
     cuCtxSynchronize();
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
     cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
     cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int);
     cuStreamGetCtx(stream: Handle, context: *mut Handle);

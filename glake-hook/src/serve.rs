@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use glake_core::alloc::{AllocError, Allocation, Request};
 use glake_core::units::{DevicePtr, StreamId};
 
-use crate::captures::Capturing;
+use crate::captures::{BesideCaptures, Capturing};
 use crate::device::{Device, DevicePool, InContext};
 use crate::hook::{Hook, lock};
 use crate::real::{Code, INVALID_VALUE, OUT_OF_MEMORY, Ptr, SUCCESS};
@@ -129,6 +129,7 @@ impl Hook {
 
     /// Gives back what the driver's default pool holds and nobody uses; says whether that was anything.
     fn trim_default_mempool(&self, device: &Device) -> bool {
+        let _beside = BesideCaptures::enter(self.real);
         let mut pool = ptr::null_mut();
         // SAFETY: writes a pool.
         let code = unsafe { (self.real.cuDeviceGetDefaultMemPool)(&raw mut pool, device.cu) };
@@ -173,6 +174,7 @@ impl Hook {
 
     /// Frees behind a stream that the pool cannot name: its work is waited for.
     fn free_behind_other(&self, device: &Device, pool: &DevicePool, ptr: Ptr, stream: StreamId) -> Code {
+        let _beside = BesideCaptures::enter(self.real);
         // SAFETY: the program names a stream, and would have the driver use it. A failure means that it
         // has no work.
         let _ = unsafe { (self.real.cuStreamSynchronize)(raw(stream)) };

@@ -60,3 +60,24 @@ pub(crate) fn peers_reach_the_pool() {
     drop((before, after));
     program.is_clean();
 }
+
+pub(crate) fn a_free_of_another_device_breaks_no_capture() {
+    const GLOBAL: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let program = Program::new(Config::new());
+    let Some(second) = second() else { return };
+    let (a, b) = (program.context.new_stream().unwrap(), second.new_stream().unwrap());
+    let ptr = a.clone_htod(&[1u8]).unwrap().leak();
+    drop(b.clone_htod(&[1u8]).unwrap());
+    a.begin_capture(GLOBAL).unwrap();
+    // Memory of the one, freed on the default stream of the other.
+    second.bind_to_thread().unwrap();
+    // SAFETY: given up.
+    unsafe { sys::cuMemFreeAsync(ptr, std::ptr::null_mut()) }.result().unwrap();
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: a graph is written, and destroyed.
+    unsafe {
+        sys::cuStreamEndCapture(a.cu_stream(), &raw mut graph).result().unwrap();
+        sys::cuGraphDestroy(graph).result().unwrap();
+    }
+    program.is_clean();
+}

@@ -35,7 +35,7 @@ trials! {
         a_second_context_is_left_to_the_driver a_program_with_contexts_of_its_own;
     reuse: a_thread_frees_what_another_uses plain_memory_is_freed_behind_all_streams
         a_graph_that_is_gone_leaves_work_behind default_streams_of_two_devices;
-    devices: two_devices_have_a_pool_each peers_reach_the_pool;
+    devices: two_devices_have_a_pool_each peers_reach_the_pool a_free_of_another_device_breaks_no_capture;
     captures: a_captured_graph_keeps_its_memory a_capture_of_two_streams a_broken_capture_costs_nothing
         a_broken_capture_is_over_when_it_ends captures_that_nobody_tells_of what_other_threads_do_breaks_no_capture;
     talk: what_is_said_of_memory_fits_the_pool a_recording_can_be_replayed tags_say_who_holds_memory
