@@ -70,6 +70,36 @@ pub(crate) fn a_recording_can_be_replayed() {
     program.is_clean();
 }
 
+pub(crate) fn a_recording_ends_no_other() {
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    let paths =
+        [1, 2].map(|n| std::env::temp_dir().join(format!("glake-trial-{}-{n}.csv", std::process::id())));
+    let (first_path, second_path) = (&paths[0], &paths[1]);
+    let glake = program.glake;
+    std::thread::scope(|scope| {
+        for _ in 0..200 {
+            let first = glake.record(FIRST, first_path).unwrap();
+            let other = scope.spawn(move || {
+                loop {
+                    if let Ok(recording) = glake.record(FIRST, second_path) {
+                        return recording;
+                    }
+                }
+            });
+            first.finish().unwrap();
+            let second = other.join().unwrap();
+            drop(stream.alloc_zeros::<u8>(1000).unwrap());
+            second.finish().unwrap();
+            let text = fs::read_to_string(second_path).unwrap();
+            assert_eq!(text.lines().count(), 3, "an allocation and a free:\n{text}");
+        }
+    });
+    paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+    stream.synchronize().unwrap();
+    program.is_clean();
+}
+
 pub(crate) fn tags_say_who_holds_memory() {
     let program = Program::new(Config::new());
     let stream = program.context.new_stream().unwrap();
