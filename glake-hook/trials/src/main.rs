@@ -41,7 +41,7 @@ trials! {
     talk: what_is_said_of_memory_fits_the_pool a_recording_can_be_replayed a_recording_ends_no_other tags_say_who_holds_memory
         options_are_set_by_name limits_can_change functions_are_found_by_name;
     installing: installing_twice_is_refused installing_too_late_is_refused_or_works
-        a_name_that_is_taken_is_noticed another_hook_is_noticed a_hook_in_a_library_stays without_a_hook_the_driver_serves;
+        a_name_that_is_taken_is_noticed another_hook_is_noticed a_hook_in_a_library_stays a_fork_has_no_hook without_a_hook_the_driver_serves;
 }
 
 fn main() -> ExitCode {
