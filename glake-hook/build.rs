@@ -11,10 +11,12 @@ fn main() {
         println!("cargo::rerun-if-changed={input}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    let is = |name: &str, known: &[&str]| {
-        env::var(format!("CARGO_CFG_TARGET_{name}")).is_ok_and(|value| known.contains(&&*value))
+    let is = |name, known: &[&str]| {
+        env::var_os(name).is_some_and(|value| known.iter().any(|known| value == *known))
     };
-    let has_shim = is("OS", &["linux"]) && is("ENV", &["gnu"]) && is("ARCH", &["x86_64", "aarch64"]);
+    let has_shim = is("CARGO_CFG_TARGET_OS", &["linux"])
+        && is("CARGO_CFG_TARGET_ENV", &["gnu"])
+        && is("CARGO_CFG_TARGET_ARCH", &["x86_64", "aarch64"]);
     let shim = out.join("shim.so");
     if !has_shim {
         // `install` says that there is no hook here.
