@@ -26,6 +26,8 @@ pub(crate) struct Device {
     /// None where no pool could be made: the driver's allocator serves the device.
     pool: OnceLock<Option<DevicePool>>,
     pub(crate) limit_bytes: AtomicU64,
+    /// Whether the program's allocations on streams are of plain memory: not from a pool of its own that is shared.
+    pub(crate) is_async_served: AtomicBool,
     is_recorded: AtomicBool,
     recorder: Mutex<Option<Recorder<BufWriter<File>>>>,
 }
@@ -58,6 +60,7 @@ impl Device {
             context: AtomicU64::new(0),
             pool: OnceLock::new(),
             limit_bytes: AtomicU64::new(limit_bytes),
+            is_async_served: AtomicBool::new(true),
             is_recorded: AtomicBool::new(false),
             recorder: Mutex::default(),
         }

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use glake_core::units::DevicePtr;
 
-use crate::device::InContext;
 use crate::exports;
 use crate::hook::Hook;
 use crate::real::{Code, INVALID_VALUE, NOT_SUPPORTED, Ptr, SUCCESS};
@@ -50,9 +49,7 @@ impl Hook {
         let Some(peer) = active.into_iter().find(|other| self.retain(other) == Some(peer)) else {
             return SUCCESS;
         };
-        let _in_context = peer.context().map(|context| InContext::enter(self.real, context));
-        let Some(pool) = peer.pool(self) else { return SUCCESS };
-        if let Err(error) = pool.pool.grant_access(device.id) {
+        if let Err(error) = self.grant(peer, device) {
             tracing::warn!(%error, "device {} cannot reach the pool of device {}", device.id.0, peer.id.0);
             return NOT_SUPPORTED;
         }

@@ -26,16 +26,22 @@ impl Hook {
     #[inline]
     pub(crate) fn allocate(&'static self, bytes: usize, stream: StreamId) -> Option<Result<Ptr, Code>> {
         let device = self.device_of_stream(stream)?;
-        self.allocate_at(device, bytes as u64, stream)
+        if device.is_async_served.load(Ordering::Relaxed) {
+            self.allocate_on(device, bytes, stream)
+        } else {
+            None
+        }
     }
 
+    /// Memory for work on `stream`, which is known to be the device's.
     #[inline]
-    fn allocate_at(
+    pub(crate) fn allocate_on(
         &'static self,
         device: &Device,
-        bytes: u64,
+        bytes: usize,
         stream: StreamId,
     ) -> Option<Result<Ptr, Code>> {
+        let bytes = bytes as u64;
         if bytes == 0 {
             return None;
         }

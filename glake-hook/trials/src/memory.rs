@@ -246,6 +246,39 @@ pub(crate) fn the_drivers_pools_are_served() {
     assert_eq!(program.glake.memory_stats(FIRST).n_live, 0);
 }
 
+pub(crate) fn a_pool_in_the_defaults_place_is_used() {
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    let device = program.context.cu_device();
+    let is_served = || {
+        let mut ptr = 0;
+        // SAFETY: an address is written, and given up.
+        unsafe {
+            sys::cuMemAllocAsync(&raw mut ptr, MIB, stream.cu_stream()).result().unwrap();
+            sys::cuMemFreeAsync(ptr, stream.cu_stream()).result().unwrap();
+        }
+        program.glake.owns(at(ptr))
+    };
+    // SAFETY: zero is a value of each field.
+    let mut properties = unsafe { std::mem::zeroed::<sys::CUmemPoolProps>() };
+    properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    for (limit_bytes, serves) in [(0, true), (64 * MIB, false)] {
+        properties.maxSize = limit_bytes;
+        let mut pool = ptr::null_mut();
+        // SAFETY: a pool is written, the properties are read.
+        unsafe { sys::cuMemPoolCreate(&raw mut pool, &raw const properties) }.result().unwrap();
+        // SAFETY: the pool is the device's.
+        unsafe { sys::cuDeviceSetMemPool(device, pool) }.result().unwrap();
+        assert_eq!(is_served(), serves);
+        stream.synchronize().unwrap();
+        // SAFETY: the program's own, and empty.
+        unsafe { sys::cuMemPoolDestroy(pool) }.result().unwrap();
+        assert!(is_served(), "the default is the current one again");
+    }
+    program.is_empty();
+}
+
 unsafe extern "C" {
     fn cudaMallocAsync(ptr: *mut *mut std::ffi::c_void, bytes: usize, stream: sys::CUstream) -> u32;
     fn cudaFreeAsync(ptr: *mut std::ffi::c_void, stream: sys::CUstream) -> u32;
