@@ -11,9 +11,14 @@ fn main() {
         println!("cargo::rerun-if-changed={input}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    let is_linux = env::var_os("CARGO_CFG_TARGET_OS").is_some_and(|os| os == "linux");
+    let is = |name, known: &[&str]| {
+        env::var_os(name).is_some_and(|value| known.iter().any(|known| value == *known))
+    };
+    let has_shim = is("CARGO_CFG_TARGET_OS", &["linux"])
+        && is("CARGO_CFG_TARGET_ENV", &["gnu"])
+        && is("CARGO_CFG_TARGET_ARCH", &["x86_64", "aarch64"]);
     let shim = out.join("shim.so");
-    if !is_linux {
+    if !has_shim {
         // `install` says that there is no hook here.
         if let Err(error) = std::fs::write(&shim, []) {
             fail(&format!("{}: {error}", shim.display()));

@@ -6,7 +6,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 
 use glake_core::units::{DeviceId, StreamId};
@@ -14,7 +14,7 @@ use glake_vmm::GraphMemory;
 
 use crate::device::{Device, DevicePool};
 use crate::hook::{Hook, lock};
-use crate::real::{Code, Handle, SUCCESS};
+use crate::real::{Code, Handle, Real, SUCCESS};
 use crate::streams::raw;
 
 /// Whether a stream is captured.
@@ -31,18 +31,56 @@ pub(crate) enum Capturing {
 const NONE: i32 = 0;
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const ACTIVE: i32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: i32 = 2;
 
 /// The captures that go on.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
-    all: Mutex<Vec<Capture>>,
+    known: Mutex<Known>,
+    /// How many there are, as far as the hook knows.
     n: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    all: Vec<Capture>,
+    /// Those that have no number yet.
+    n_beginning: usize,
 }
 
 impl Captures {
     /// Whether the hook knows of any.
-    pub(crate) fn are_going_on(&self) -> bool {
+    fn are_going_on(&self) -> bool {
         self.n.load(Ordering::Acquire) > 0
+    }
+
+    /// Keeps captures from beginning through the hook for as long as it is held; none where one goes on.
+    pub(crate) fn hold_off(&self) -> Option<MutexGuard<'_, Known>> {
+        let known = lock(&self.known);
+        (!self.are_going_on()).then_some(known)
+    }
+
+    /// Changes what is known.
+    fn change(&self, change: impl FnOnce(&mut Known)) {
+        let mut known = lock(&self.known);
+        change(&mut known);
+        known.all.retain(|capture| !capture.streams.is_empty());
+        self.n.store(known.all.len() + known.n_beginning, Ordering::Release);
+    }
+}
+
+impl Known {
+    /// Takes a stream out of a device's captures, but for the one with the number `stays_in`.
+    fn leave(&mut self, device: &Device, pool: &DevicePool, stream: StreamId, stays_in: Option<u64>) {
+        let queue = Queue::of(stream);
+        let others = self.all.iter_mut().filter(|capture| capture.device == device.id);
+        for capture in others.filter(|capture| Some(capture.id) != stays_in) {
+            if let Some(at) = capture.streams.iter().position(|other| *other == queue) {
+                capture.streams.remove(at);
+                let _ = pool.pool.end_capture(stream);
+            }
+        }
     }
 }
 
@@ -68,6 +106,30 @@ impl Queue {
     }
 }
 
+/// The calling thread, where it makes calls that would break captures; goes back to its own mode when dropped.
+pub(crate) struct BesideCaptures {
+    real: &'static Real,
+    before: i32,
+}
+
+impl BesideCaptures {
+    pub(crate) fn enter(real: &'static Real) -> Self {
+        Self { real, before: exchange_mode(real, RELAXED) }
+    }
+}
+
+impl Drop for BesideCaptures {
+    fn drop(&mut self) {
+        exchange_mode(self.real, self.before);
+    }
+}
+
+fn exchange_mode(real: &Real, mut mode: i32) -> i32 {
+    // SAFETY: one of the three modes, or what the driver just said. Where it fails the mode stays.
+    let _ = unsafe { (real.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+    mode
+}
+
 /// Which capture a stream takes part in.
 #[derive(Debug)]
 struct Info {
@@ -85,7 +147,8 @@ impl Hook {
         let code = unsafe { (self.real.cuStreamIsCapturing)(raw(stream), &raw mut status) };
         if code != SUCCESS || status == NONE {
             if self.captures.are_going_on() {
-                self.leave_capture(device, pool, stream);
+                // Perhaps the pool thinks that it is.
+                self.captures.change(|known| known.leave(device, pool, stream, None));
             }
             return Capturing::No;
         }
@@ -97,10 +160,26 @@ impl Hook {
         let Some(Info { status: ACTIVE, id, graph }) = self.capture_info(stream) else {
             return Capturing::Unserved;
         };
+        let mut served = Capturing::Unserved;
+        self.captures.change(|known| {
+            // An earlier capture, whose end nobody told.
+            known.leave(device, pool, stream, Some(id));
+            served = self.serve_in(known, (id, graph), device, pool, stream);
+        });
+        served
+    }
+
+    fn serve_in(
+        &self,
+        known: &mut Known,
+        (id, graph): (u64, Handle),
+        device: &Device,
+        pool: &DevicePool,
+        stream: StreamId,
+    ) -> Capturing {
         let queue = Queue::of(stream);
-        let mut all = lock(&self.captures.all);
-        let known = all.iter_mut().find(|capture| capture.id == id && capture.device == device.id);
-        if let Some(capture) = known {
+        let capture = known.all.iter_mut().find(|capture| capture.id == id && capture.device == device.id);
+        if let Some(capture) = capture {
             if capture.streams.contains(&queue) {
                 return Capturing::Served;
             }
@@ -115,8 +194,7 @@ impl Hook {
         let Ok(memory) = pool.pool.begin_capture(stream) else { return Capturing::Unserved };
         let memory = Arc::new(Mutex::new(Some(memory)));
         self.leave_to(graph, &memory);
-        all.push(Capture { id, device: device.id, streams: vec![queue], memory });
-        self.captures.n.store(all.len(), Ordering::Release);
+        known.all.push(Capture { id, device: device.id, streams: vec![queue], memory });
         Capturing::Served
     }
 
@@ -155,65 +233,68 @@ impl Hook {
         (code == SUCCESS).then_some(info)
     }
 
-    /// The stream is not captured; perhaps the pool thinks that it is.
-    #[cold]
-    fn leave_capture(&self, device: &Device, pool: &DevicePool, stream: StreamId) {
-        let queue = Queue::of(stream);
-        let mut all = lock(&self.captures.all);
-        for capture in all.iter_mut().filter(|capture| capture.device == device.id) {
-            if let Some(at) = capture.streams.iter().position(|other| *other == queue) {
-                capture.streams.remove(at);
-                let _ = pool.pool.end_capture(stream);
-            }
-        }
-        all.retain(|capture| !capture.streams.is_empty());
-        self.captures.n.store(all.len(), Ordering::Release);
-    }
-
     /// Begins a capture through `begin`, with the pool told before.
-    pub(crate) fn begin_capture(&self, stream: StreamId, begin: impl FnOnce() -> Code) -> Code {
-        let served = self.device_of_stream(stream).and_then(|device| Some((device, device.pool_if_any()?)));
+    pub(crate) fn begin_capture(&'static self, stream: StreamId, begin: impl FnOnce() -> Code) -> Code {
+        let served = self.device_of_stream(stream).and_then(|device| Some((device, device.pool(self)?)));
         let Some((device, pool)) = served else { return begin() };
         // What another capture left there.
         let _ = self.capturing(device, pool, stream);
         let Ok(memory) = pool.pool.begin_capture(stream) else { return begin() };
+        self.captures.change(|known| known.n_beginning += 1);
         let code = begin();
         let info = if code == SUCCESS { self.capture_info(stream) } else { None };
-        let Some(Info { status: ACTIVE, id, graph }) = info else {
-            let _ = pool.pool.end_capture(stream);
-            return code;
-        };
-        let memory = Arc::new(Mutex::new(Some(memory)));
-        self.leave_to(graph, &memory);
-        let mut all = lock(&self.captures.all);
-        all.push(Capture { id, device: device.id, streams: vec![Queue::of(stream)], memory });
-        self.captures.n.store(all.len(), Ordering::Release);
+        let began = info.filter(|info| info.status == ACTIVE);
+        self.captures.change(|known| {
+            known.n_beginning -= 1;
+            let Some(Info { id, graph, .. }) = began else {
+                let _ = pool.pool.end_capture(stream);
+                // No graph has it.
+                memory.finished();
+                return;
+            };
+            let memory = Arc::new(Mutex::new(Some(memory)));
+            self.leave_to(graph, &memory);
+            known.all.push(Capture { id, device: device.id, streams: vec![Queue::of(stream)], memory });
+        });
         code
     }
 
     /// Ends a capture through `end`; the pool is told then.
     pub(crate) fn end_capture(&self, stream: StreamId, end: impl FnOnce() -> Code) -> Code {
-        let id = self.capture_info(stream).filter(|info| info.status != NONE).map(|info| info.id);
+        let number = self.number_of(stream);
         let code = end();
-        if let Some(id) = id {
+        // Refused on another thread, it goes on.
+        let is_over = self.capture_info(stream).is_some_and(|info| info.status == NONE);
+        if let Some(id) = number
+            && is_over
+        {
             self.capture_ended(id);
         }
         code
     }
 
+    /// The number of the capture that a stream takes part in. The driver does not tell that of a broken one.
+    fn number_of(&self, stream: StreamId) -> Option<u64> {
+        let info = self.capture_info(stream)?;
+        if info.status == ACTIVE {
+            return Some(info.id);
+        }
+        let known = lock(&self.captures.known);
+        Some(known.all.iter().find(|capture| capture.streams.contains(&Queue::of(stream)))?.id)
+    }
+
     /// All streams of a capture are as before.
     fn capture_ended(&self, id: u64) {
-        let mut all = lock(&self.captures.all);
-        for capture in all.iter_mut().filter(|capture| capture.id == id) {
-            let device = self.devices.iter().find(|device| device.id == capture.device);
-            let Some(pool) = device.and_then(Device::pool_if_any) else { continue };
-            // The default stream of another thread is found out there, at its next call.
-            let here = |queue: &mut Queue| queue.1.is_none_or(|thread| thread == thread::current().id());
-            for Queue(stream, _) in capture.streams.extract_if(.., here) {
-                let _ = pool.pool.end_capture(stream);
+        // The default stream of another thread is found out there, at its next call.
+        let here = |queue: &mut Queue| queue.1.is_none_or(|thread| thread == thread::current().id());
+        self.captures.change(|known| {
+            for capture in known.all.iter_mut().filter(|capture| capture.id == id) {
+                let device = self.devices.iter().find(|device| device.id == capture.device);
+                let Some(pool) = device.and_then(Device::pool_if_any) else { continue };
+                for Queue(stream, _) in capture.streams.extract_if(.., here) {
+                    let _ = pool.pool.end_capture(stream);
+                }
             }
-        }
-        all.retain(|capture| !capture.streams.is_empty());
-        self.captures.n.store(all.len(), Ordering::Release);
+        });
     }
 }

@@ -135,8 +135,8 @@ impl Config {
     pub fn from_env() -> Result<Self, OptionError> {
         let mut config = Self::new();
         for name in NAMES {
-            if let Ok(value) = env::var(name) {
-                config = config.with(name, &value)?;
+            if let Some(value) = env::var_os(name) {
+                config = config.with(name, &value.to_string_lossy())?;
             }
         }
         Ok(config)

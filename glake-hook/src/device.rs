@@ -26,8 +26,8 @@ pub(crate) struct Device {
     /// None where no pool could be made: the driver's allocator serves the device.
     pool: OnceLock<Option<DevicePool>>,
     pub(crate) limit_bytes: AtomicU64,
-    /// The devices that may reach its memory, a bit each.
-    pub(crate) granted: Mutex<u64>,
+    /// Whether the program's allocations on streams are of plain memory: not from a pool of its own that is shared.
+    pub(crate) is_async_served: AtomicBool,
     is_recorded: AtomicBool,
     recorder: Mutex<Option<Recorder<BufWriter<File>>>>,
 }
@@ -60,7 +60,7 @@ impl Device {
             context: AtomicU64::new(0),
             pool: OnceLock::new(),
             limit_bytes: AtomicU64::new(limit_bytes),
-            granted: Mutex::default(),
+            is_async_served: AtomicBool::new(true),
             is_recorded: AtomicBool::new(false),
             recorder: Mutex::default(),
         }
@@ -94,11 +94,6 @@ impl Device {
             .headroom_bytes(config.headroom_bytes)
             .leave_bytes(config.leave_bytes);
         let pool = Arc::new(SharedPool::new(Arc::new(hook.driver.clone()), set_up)?);
-        let granted = lock(&self.granted);
-        for id in (0..u64::BITS).filter(|id| *granted >> id & 1 == 1) {
-            pool.grant_access(DeviceId(id))?;
-        }
-        drop(granted);
         let worker = if config.has_worker { self.start_worker(hook, &pool) } else { None };
         Ok(DevicePool { arena: pool.arena(), pool, _worker: worker })
     }
@@ -196,7 +191,9 @@ impl Hook {
             return None;
         }
         let index = self.devices.iter().position(|device| device.cu == cu)?;
-        (self.retain(&self.devices[index])? == context).then_some(index)
+        let device = &self.devices[index];
+        // One that does not exist is not made, for it takes memory.
+        (self.is_active(device) && self.retain(device)? == context).then_some(index)
     }
 
     /// Retains the primary context of a device, for good.

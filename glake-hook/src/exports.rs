@@ -9,10 +9,10 @@ use std::ptr;
 
 use glake_core::units::StreamId;
 
-use crate::hook::{answer, stream_id, tell};
+use crate::hook::{Hook, answer, stream_id, tell};
+use crate::info;
 use crate::install::is_probe;
 use crate::real::{Code, Handle, NOT_INITIALIZED, PEER_ACCESS_ALREADY_ENABLED, Ptr, SUCCESS, real};
-use crate::{hook, info};
 
 include!("hooked.rs");
 
@@ -67,7 +67,7 @@ unsafe fn give<T>(to: *mut T, answer: Result<T, Code>) -> Code {
 unsafe fn allocation(
     ptr: *mut Ptr,
     bytes: usize,
-    served: impl FnOnce(&'static hook::Hook) -> Option<Result<Ptr, Code>>,
+    served: impl FnOnce(&'static Hook) -> Option<Result<Ptr, Code>>,
     pass: impl FnOnce() -> Code,
 ) -> Code {
     if !ptr.is_null()
@@ -84,11 +84,7 @@ unsafe fn allocation(
 }
 
 /// A free by `served`, or by the driver through `pass`.
-fn a_free(
-    ptr: Ptr,
-    served: impl FnOnce(&'static hook::Hook) -> Option<Code>,
-    pass: impl FnOnce() -> Code,
-) -> Code {
+fn a_free(ptr: Ptr, served: impl FnOnce(&'static Hook) -> Option<Code>, pass: impl FnOnce() -> Code) -> Code {
     answer(served).unwrap_or_else(|| {
         tell(|hook| hook.pass_on_free(ptr));
         pass()
@@ -114,7 +110,7 @@ unsafe extern "C" fn cuMemAllocPitch_v2(
     height: usize,
     element: c_uint,
 ) -> Code {
-    let served = |hook: &'static hook::Hook| {
+    let served = |hook: &'static Hook| {
         if pitch.is_null() || !matches!(element, 4 | 8 | 16) {
             return None;
         }
@@ -240,7 +236,32 @@ unsafe extern "C" fn cuMemPoolCreate(pool: *mut Handle, properties: *const c_voi
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemPoolDestroy(pool: Handle) -> Code {
     tell(|hook| hook.mempools.forget(pool));
-    real!(cuMemPoolDestroy(pool))
+    let code = real!(cuMemPoolDestroy(pool));
+    tell(Hook::look_for_current_pools);
+    code
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemPoolSetAccess(pool: Handle, rights: *const c_void, n: usize) -> Code {
+    let code = real!(cuMemPoolSetAccess(pool, rights, n));
+    if code == SUCCESS {
+        // SAFETY: the driver has just read them.
+        tell(|hook| unsafe { hook.grant_from(pool, rights, n) });
+    }
+    code
+}
+
+/// # Safety
+/// As the driver's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceSetMemPool(device: c_int, pool: Handle) -> Code {
+    let code = real!(cuDeviceSetMemPool(device, pool));
+    if code == SUCCESS {
+        tell(|hook| hook.current_pool_is(device, pool));
+    }
+    code
 }
 
 /// # Safety

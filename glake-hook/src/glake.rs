@@ -219,7 +219,7 @@ impl Glake {
         };
         let going_on = || io::Error::new(io::ErrorKind::AlreadyExists, "the device is recorded already");
         device.begin_recording(make, going_on)?;
-        Ok(Recording { device })
+        Ok(Recording { device: Some(device) })
     }
 
     /// Sets an option by its name in the environment: `GLAKE_POOL_LIMIT` or `GLAKE_PINNED_CACHE`, in bytes or
@@ -285,7 +285,8 @@ impl Drop for Tag {
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recording {
-    device: &'static Device,
+    /// None once it has ended: the next is another's.
+    device: Option<&'static Device>,
 }
 
 impl Recording {
@@ -293,19 +294,23 @@ impl Recording {
     ///
     /// # Errors
     /// Those of the file system: the trace is not whole then.
-    pub fn finish(self) -> io::Result<()> {
-        match self.device.end_recording() {
+    pub fn finish(mut self) -> io::Result<()> {
+        match self.end() {
             Some(recorder) => {
                 recorder.finish()?.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
             }
             None => Ok(()),
         }
     }
+
+    fn end(&mut self) -> Option<Recorder<BufWriter<File>>> {
+        self.device.take()?.end_recording()
+    }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if let Some(recorder) = self.device.end_recording() {
+        if let Some(recorder) = self.end() {
             let _ = recorder.finish();
         }
     }

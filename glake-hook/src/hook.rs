@@ -51,15 +51,36 @@ thread_local! {
     static TAG: Cell<Option<TagId>> = const { Cell::new(None) };
 }
 
+/// Whether the process was forked from the one that installed the hook. CUDA is of no use there, and who held the
+/// locks is not there either.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
 /// The hook, if it is installed.
+#[inline]
 pub(crate) fn installed() -> Option<&'static Hook> {
-    HOOK.get()
+    HOOK.get().filter(|_| !IS_FORKED.load(Ordering::Relaxed))
 }
 
 /// Makes `hook` the process's hook; gives it back if there is one.
 pub(crate) fn set(hook: Hook) -> Result<&'static Hook, Box<Hook>> {
     HOOK.set(hook)?;
+    #[cfg(unix)]
+    notice_forks();
     HOOK.get().ok_or_else(|| unreachable!("it was just set"))
+}
+
+#[cfg(unix)]
+fn notice_forks() {
+    type Handler = Option<extern "C" fn()>;
+    unsafe extern "C" {
+        fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> std::ffi::c_int;
+    }
+    extern "C" fn child() {
+        IS_FORKED.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the handler stores a flag, which is allowed in a fork. Where it cannot be registered, forks are not
+    // noticed.
+    let _ = unsafe { pthread_atfork(None, None, Some(child)) };
 }
 
 /// What installs the hook at the first call, if that is wanted.
@@ -73,7 +94,7 @@ pub(crate) fn install_at_first_call(install: fn()) {
 /// The hook, which the first call installs where that is wanted.
 #[inline]
 fn here() -> Option<&'static Hook> {
-    HOOK.get().or_else(install_now)
+    installed().or_else(install_now)
 }
 
 #[cold]
@@ -84,7 +105,7 @@ fn install_now() -> Option<&'static Hook> {
     if !IS_INSIDE.get() {
         ONCE.call_once(install);
     }
-    HOOK.get()
+    installed()
 }
 
 /// Answers a hooked call, or leaves it to the driver: where there is no hook, where the call is glake's

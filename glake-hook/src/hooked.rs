@@ -14,6 +14,8 @@ macro_rules! hooked {
             cuMemFreeAsync_ptsz
             cuMemPoolCreate
             cuMemPoolDestroy
+            cuMemPoolSetAccess
+            cuDeviceSetMemPool
             cuMemHostAlloc
             cuMemAllocHost_v2
             cuMemFreeHost

@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering;
 
 use glake_core::units::DevicePtr;
 
-use crate::device::InContext;
 use crate::exports;
-use crate::hook::{Hook, lock};
+use crate::hook::Hook;
 use crate::real::{Code, INVALID_VALUE, NOT_SUPPORTED, Ptr, SUCCESS};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -43,30 +42,30 @@ impl Hook {
     }
 
     /// The current device was given access to the memory of the device of `peer`: to the pool's too.
-    pub(crate) fn enable_peer(&self, peer: u64) -> Code {
+    pub(crate) fn enable_peer(&'static self, peer: u64) -> Code {
         let Some(device) = self.device_of(self.current_context()) else { return SUCCESS };
         // Its own primary context exists, if it is one: it was named.
         let active = self.devices.iter().filter(|device| self.is_active(device));
         let Some(peer) = active.into_iter().find(|other| self.retain(other) == Some(peer)) else {
             return SUCCESS;
         };
-        let mut granted = lock(&peer.granted);
-        if let (Some(pool), Some(context)) = (peer.pool_if_any(), peer.context()) {
-            let _in_context = InContext::enter(self.real, context);
-            if let Err(error) = pool.pool.grant_access(device.id) {
-                tracing::warn!(%error, "device {} cannot reach the pool of device {}", device.id.0, peer.id.0);
-                return NOT_SUPPORTED;
-            }
+        if let Err(error) = self.grant(peer, device) {
+            tracing::warn!(%error, "device {} cannot reach the pool of device {}", device.id.0, peer.id.0);
+            return NOT_SUPPORTED;
         }
-        *granted |= 1 << device.id.0;
         SUCCESS
     }
 }
 
 /// The hook's function of that name, as `cuGetProcAddress` would find the driver's.
 pub(crate) fn hooked(name: &CStr, version: i32, flags: u64) -> Option<usize> {
-    // The function of that name takes a context from CUDA 13 on.
-    let name = name.to_str().ok().filter(|name| *name != "cuCtxSynchronize")?;
+    let name = match name.to_str().ok()? {
+        // The function of that name takes a context from CUDA 13 on.
+        "cuCtxSynchronize" => return None,
+        // This one says more from CUDA 12 on.
+        "cuGetProcAddress" if version >= 12_000 => "cuGetProcAddress_v2",
+        name => name,
+    };
     let suffixes = if flags & PER_THREAD == 0 { ["", "_v2"] } else { ["_ptsz", "_v2_ptsz"] };
     // Functions that know no stream have one form only; those of CUDA 3.1 and before are not hooked.
     let suffixes = suffixes.into_iter().chain(if flags & PER_THREAD == 0 { [""; 2] } else { ["", "_v2"] });

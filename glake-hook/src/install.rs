@@ -54,7 +54,8 @@ pub enum InstallError {
 /// Installs the hook: from now on, allocations of device memory come from glake's pools.
 ///
 /// To be called first thing in `main`: a program that loads the driver at run time is given the shim if it
-/// asks for the driver from now on. Whether the program links or loads the driver is found out.
+/// asks for the driver from now on. Whether the program links or loads the driver is found out. This initialises
+/// CUDA, which processes that are forked afterwards cannot use.
 ///
 /// # Errors
 /// [`InstallError`], which says why the hook is not active and what to do. The program then runs as if

@@ -25,7 +25,7 @@
 //! Device memory: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`, `cuMemAllocFromPoolAsync` and the frees; with
 //! the feature `runtime` also `cudaMallocAsync` and `cudaFreeAsync`. Pinned host memory is kept for the next request.
 //! What the driver says of memory (`cuMemGetInfo`, `cuMemGetAddressRange`) is said of the pool's too, peers reach
-//! it (`cuCtxEnablePeerAccess`), and `cuIpcGetMemHandle` refuses it. Streams that are destroyed, captures and
+//! it (`cuCtxEnablePeerAccess`, `cuMemPoolSetAccess`), and `cuIpcGetMemHandle` refuses it. Streams that are destroyed, captures and
 //! synchronisations are noted. Requests that are not the pool's go to the driver: zero bytes, contexts other than a
 //! device's primary one, memory pools that are shared. Frees of foreign memory too.
 //!
@@ -44,7 +44,7 @@ mod install;
 mod pinned;
 mod pools;
 mod real;
-#[cfg(feature = "runtime")]
+#[cfg(all(feature = "runtime", unix))]
 mod runtime;
 mod serve;
 mod shim;

@@ -1,7 +1,8 @@
 //! Pinned host memory, kept for the next request: the driver takes about 0.4 ms for each MiB.
 //!
 //! Memory that was freed may still be read or written by copies that go on. It is used again when events of
-//! all devices in use, recorded at the free, have passed.
+//! all devices in use, recorded at the free, have passed. It belongs to the context that was current, and ends with
+//! it; so only that of primary contexts is kept, which never end.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_uint, c_void};
@@ -100,6 +101,7 @@ impl Hook {
         if bytes == 0 || bytes > MOST_BYTES || self.pinned.limit_bytes.load(Ordering::Relaxed) == 0 {
             return None;
         }
+        self.device_of(self.current_context())?;
         let kind = Kind { bytes: bytes.max(LEAST_BYTES).next_power_of_two(), flags };
         let kept = lock(&self.pinned.blocks).take(kind, &self.driver);
         if let Some(Block { address, events, .. }) = kept {
@@ -124,6 +126,7 @@ impl Hook {
     /// Keeps pinned memory for later, if it is of a size that is kept.
     pub(crate) fn free_pinned(&self, ptr: *mut c_void) -> Option<Code> {
         let kind = lock(&self.pinned.blocks).live.remove(&ptr.addr())?;
+        self.device_of(self.current_context())?;
         let Some(events) = self.events_of_all() else {
             // Nothing tells when the devices are done with it: the driver waits for them.
             // SAFETY: the program's pinned memory, which it gives up.
@@ -136,9 +139,7 @@ impl Hook {
 
     /// Events behind all work of the devices in use, if there can be any now: they would break captures.
     fn events_of_all(&self) -> Option<Vec<EventId>> {
-        if self.captures.are_going_on() {
-            return None;
-        }
+        let _none_begins = self.captures.hold_off()?;
         let mut events = Vec::new();
         for device in self.devices.iter().filter(|device| self.is_active(device)) {
             let Ok(event) = self.driver.record_all(device.id) else {

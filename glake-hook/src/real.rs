@@ -61,6 +61,9 @@ functions! {
     cuMemFreeAsync(ptr: Ptr, stream: Handle);
     cuMemPoolCreate(pool: *mut Handle, properties: *const c_void);
     cuMemPoolDestroy(pool: Handle);
+    cuMemPoolSetAccess(pool: Handle, rights: *const c_void, n: usize);
+    cuDeviceGetMemPool(pool: *mut Handle, device: c_int);
+    cuDeviceSetMemPool(device: c_int, pool: Handle);
     cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: *mut c_void);
     cuMemPoolTrimTo(pool: Handle, keep: usize);
     cuDeviceGetDefaultMemPool(pool: *mut Handle, device: c_int);
@@ -79,6 +82,7 @@ functions! {
     cuCtxSetCurrent(context: Handle);
     cuCtxGetDevice(device: *mut c_int);
     cuCtxSynchronize();
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
     cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
     cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int);
     cuStreamGetCtx(stream: Handle, context: *mut Handle);

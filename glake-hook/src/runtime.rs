@@ -1,9 +1,10 @@
 //! The runtime API's stream-ordered allocations, for kernels that call it.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 use glake_core::units::StreamId;
+use libloading::os::unix::{Library, RTLD_LAZY};
 
 use crate::hook::{answer, stream_id, tell};
 use crate::real::{Code, Handle, NOT_SUPPORTED, Ptr, SUCCESS};
@@ -14,10 +15,12 @@ type Free = unsafe extern "C" fn(*mut c_void, Handle) -> Code;
 /// The runtime's own function, in the library behind the program.
 fn next<F: Copy>(cell: &'static OnceLock<Option<F>>, name: &[u8]) -> Option<F> {
     *cell.get_or_init(|| {
-        let names = ["libcudart.so", "libcudart.so.13", "libcudart.so.12"];
-        // SAFETY: the program links to the runtime, so it is loaded already.
-        let library = names.into_iter().find_map(|name| unsafe { libloading::Library::new(name) }.ok())?;
-        let library: &'static libloading::Library = Box::leak(Box::new(library));
+        /// Only what is loaded already, on Linux: another version would be another runtime.
+        const NO_LOAD: c_int = 4;
+        let names = ["libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"];
+        // SAFETY: nothing is loaded.
+        let open = |name: &str| unsafe { Library::open(Some(name), RTLD_LAZY | NO_LOAD) }.ok();
+        let library: &'static Library = Box::leak(Box::new(names.into_iter().find_map(open)?));
         // SAFETY: the type is the function's prototype; its result is an enum of 4 bytes.
         unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
     })

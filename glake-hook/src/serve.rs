@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use glake_core::alloc::{AllocError, Allocation, Request};
 use glake_core::units::{DevicePtr, StreamId};
 
-use crate::captures::Capturing;
+use crate::captures::{BesideCaptures, Capturing};
 use crate::device::{Device, DevicePool, InContext};
 use crate::hook::{Hook, lock};
 use crate::real::{Code, INVALID_VALUE, OUT_OF_MEMORY, Ptr, SUCCESS};
@@ -26,16 +26,22 @@ impl Hook {
     #[inline]
     pub(crate) fn allocate(&'static self, bytes: usize, stream: StreamId) -> Option<Result<Ptr, Code>> {
         let device = self.device_of_stream(stream)?;
-        self.allocate_at(device, bytes as u64, stream)
+        if device.is_async_served.load(Ordering::Relaxed) {
+            self.allocate_on(device, bytes, stream)
+        } else {
+            None
+        }
     }
 
+    /// Memory for work on `stream`, which is known to be the device's.
     #[inline]
-    fn allocate_at(
+    pub(crate) fn allocate_on(
         &'static self,
         device: &Device,
-        bytes: u64,
+        bytes: usize,
         stream: StreamId,
     ) -> Option<Result<Ptr, Code>> {
+        let bytes = bytes as u64;
         if bytes == 0 {
             return None;
         }
@@ -129,6 +135,7 @@ impl Hook {
 
     /// Gives back what the driver's default pool holds and nobody uses; says whether that was anything.
     fn trim_default_mempool(&self, device: &Device) -> bool {
+        let _beside = BesideCaptures::enter(self.real);
         let mut pool = ptr::null_mut();
         // SAFETY: writes a pool.
         let code = unsafe { (self.real.cuDeviceGetDefaultMemPool)(&raw mut pool, device.cu) };
@@ -173,6 +180,7 @@ impl Hook {
 
     /// Frees behind a stream that the pool cannot name: its work is waited for.
     fn free_behind_other(&self, device: &Device, pool: &DevicePool, ptr: Ptr, stream: StreamId) -> Code {
+        let _beside = BesideCaptures::enter(self.real);
         // SAFETY: the program names a stream, and would have the driver use it. A failure means that it
         // has no work.
         let _ = unsafe { (self.real.cuStreamSynchronize)(raw(stream)) };

@@ -31,7 +31,8 @@ thread_local! {
 /// Keeps an error for `glake_error`.
 fn note(error: &dyn Display) {
     let text = CString::new(error.to_string()).unwrap_or_default();
-    ERROR.with(|last| *last.borrow_mut() = text);
+    // Where the thread is about to end, there is nobody to read it.
+    let _ = ERROR.try_with(|last| *last.borrow_mut() = text);
 }
 
 /// The hook, installed if need be.
@@ -76,7 +77,7 @@ extern "C" fn glake_install() -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn glake_error() -> *const c_char {
-    ERROR.with(|last| last.borrow().as_ptr())
+    ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 #[unsafe(no_mangle)]

@@ -31,7 +31,7 @@ fn compile(source: &str, links: &Path, library: &str) -> PathBuf {
     search.push(links);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
     let output = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-Wall", "-Werror", "-O1", "-o"])
+        .args(["-Wall", "-Werror", "-O1", "-pthread", "-o"])
         .args([program.as_os_str(), source.as_os_str(), &search])
         .arg(library)
         .output()
@@ -62,6 +62,16 @@ fn a_program_that_is_linked_to_the_driver_is_served_by_preload() {
     // What makes no sense leaves the program to the driver.
     let nonsense = [("GLAKE_POOL_LIMIT", "much")];
     assert_eq!(run(&program, Some(&library), &nonsense), "4 calls of the driver's allocator\n");
+}
+
+#[test]
+fn threads_and_programs_may_call_until_they_end() {
+    let program = compile("ends.c", &glake_standin::folder(), "-lcuda");
+    let library = folder().join("libglake.so");
+    for background in ["off", "on"] {
+        let variables = [("GLAKE_POOL_BACKGROUND", background), ("GLAKE_STANDIN_COMPLETION", "manual")];
+        assert_eq!(run(&program, Some(&library), &variables), "0 allocations of the driver's\n");
+    }
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Graphs with allocations inside.
 
-use std::sync::Arc;
+use std::ptr;
+use std::sync::{Arc, mpsc};
 
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, sys};
 use glake_hook::Config;
 
-use crate::driver::{MIB, Program, address};
+use crate::driver::{Kernel, MIB, Program, address, n_calls, past_the_hook, pin, unpin};
 
 const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const FLAGS: sys::CUgraphInstantiate_flags =
@@ -123,6 +124,100 @@ pub(crate) fn a_broken_capture_costs_nothing() {
     stream.synchronize().unwrap();
     program.is_empty();
     goes_back(&program);
+}
+
+pub(crate) fn a_broken_capture_is_over_when_it_ends() {
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    drop(stream.alloc_zeros::<u8>(MIB).unwrap());
+    stream.synchronize().unwrap();
+    stream.begin_capture(MODE).unwrap();
+    assert!(stream.synchronize().is_err(), "it is broken");
+    assert!(stream.end_capture(FLAGS).is_err());
+    // Nothing is held back any more: pinned memory is kept.
+    let n_frees = n_calls("cuMemFreeHost");
+    unpin(pin(MIB));
+    assert_eq!(n_calls("cuMemFreeHost"), n_frees);
+    let _ = program.context.check_err();
+    program.is_empty();
+    goes_back(&program);
+}
+
+pub(crate) fn captures_that_nobody_tells_of() {
+    type Begin = unsafe extern "C" fn(sys::CUstream, sys::CUstreamCaptureMode) -> sys::CUresult;
+    type End = unsafe extern "C" fn(sys::CUstream, *mut sys::CUgraph) -> sys::CUresult;
+    let program = Program::new(Config::new());
+    // SAFETY: one stream is used at a time.
+    unsafe { program.context.disable_event_tracking() };
+    // SAFETY: the function's type.
+    let begin = unsafe { past_the_hook::<Begin>("cuStreamBeginCapture_v2") };
+    // SAFETY: as above.
+    let end = unsafe { past_the_hook::<End>("cuStreamEndCapture") };
+    let stream = program.context.new_stream().unwrap();
+    drop(stream.alloc_zeros::<u8>(MIB).unwrap());
+    stream.synchronize().unwrap();
+    // As the CUDA runtime does it, which finds the driver by itself.
+    let captured = || {
+        // SAFETY: the stream is alive.
+        unsafe { begin(stream.cu_stream(), MODE) }.result().unwrap();
+        let inside = address(&stream.alloc_zeros::<u8>(3 * MIB).unwrap());
+        assert!(program.glake.owns(inside));
+        let mut graph = ptr::null_mut();
+        // SAFETY: a graph is written.
+        unsafe { end(stream.cu_stream(), &raw mut graph) }.result().unwrap();
+        (graph, inside)
+    };
+    let ((first, _), (second, inside)) = (captured(), captured());
+    // SAFETY: made above, used by nobody.
+    unsafe { sys::cuGraphDestroy(first) }.result().unwrap();
+    let others: Vec<_> = (0..8).map(|_| stream.alloc_zeros::<u8>(3 * MIB).unwrap()).collect();
+    assert!(others.iter().all(|other| address(other) != inside), "it is the second graph's");
+    // SAFETY: as above.
+    unsafe { sys::cuGraphDestroy(second) }.result().unwrap();
+    drop(others);
+    stream.synchronize().unwrap();
+    program.is_clean();
+    goes_back(&program);
+}
+
+pub(crate) fn what_other_threads_do_breaks_no_capture() {
+    let program = Program::new(Config::new());
+    let (began, other_began) = mpsc::channel();
+    let (done, other_done) = mpsc::channel::<()>();
+    let context = &program.context;
+    let host = pin(MIB);
+    let (stream, other_stream) = (context.new_stream().unwrap(), context.new_stream().unwrap());
+    std::thread::scope(|scope| {
+        // Before anything is allocated, and on a stream that other threads cannot name.
+        scope.spawn(move || {
+            let stream = context.per_thread_stream();
+            let kernel = Kernel::load(context, "glake_delay");
+            stream.begin_capture(MODE).unwrap();
+            began.send(()).unwrap();
+            other_done.recv().unwrap();
+            // SAFETY: the kernel takes one number, and touches no memory.
+            unsafe { kernel.launch(&stream, 1, &mut [1]) };
+            assert!(stream.end_capture(FLAGS).unwrap().is_some());
+        });
+        other_began.recv().unwrap();
+        unpin(host);
+        let mut ptr = 0;
+        for bytes in [100, 3 * MIB] {
+            drop(stream.alloc_zeros::<u8>(bytes).unwrap());
+            // SAFETY: an address is written.
+            unsafe { sys::cuMemAlloc_v2(&raw mut ptr, bytes) }.result().unwrap();
+            // SAFETY: given up.
+            unsafe { sys::cuMemFree_v2(ptr) }.result().unwrap();
+        }
+        drop(stream);
+        program.glake.trim(crate::driver::FIRST, 0).unwrap();
+        program.glake.limit_bytes(crate::driver::FIRST, 64 << 20).unwrap();
+        assert!(other_stream.alloc_zeros::<u8>(65 * MIB).is_err());
+        let _ = context.check_err();
+        done.send(()).unwrap();
+    });
+    context.synchronize().unwrap();
+    program.is_empty();
 }
 
 /// All memory goes back to the device. A driver may say late, on a thread of its own, that a graph is gone.

@@ -60,3 +60,60 @@ pub(crate) fn peers_reach_the_pool() {
     drop((before, after));
     program.is_clean();
 }
+
+pub(crate) fn peers_reach_what_a_memory_pool_grants() {
+    let program = Program::new(Config::new());
+    let Some(second) = second() else { return };
+    let (a, b) = (program.context.new_stream().unwrap(), second.new_stream().unwrap());
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: a pool is written.
+    unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, 0) }.result().unwrap();
+    let grant = sys::CUmemAccessDesc {
+        location: device_one(),
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: one grant is read.
+    unsafe { sys::cuMemPoolSetAccess(pool, &raw const grant, 1) }.result().unwrap();
+    let from = a.clone_htod(&vec![5u8; MIB]).unwrap();
+    a.synchronize().unwrap();
+    let copy = Kernel::load(&second, "glake_copy");
+    let to = b.alloc_zeros::<u8>(MIB).unwrap();
+    // SAFETY: two addresses and the bytes that lie at both.
+    unsafe { copy.launch(&b, 4, &mut [address(&to).0, address(&from).0, MIB as u64]) };
+    assert_eq!(b.clone_dtoh(&to).unwrap(), vec![5u8; MIB]);
+    drop((from, to));
+    program.is_clean();
+}
+
+/// The second device as a location. (Its field has two names in cudarc.)
+fn device_one() -> sys::CUmemLocation {
+    // SAFETY: zero is a value of each field.
+    let mut location = unsafe { std::mem::zeroed::<sys::CUmemLocation>() };
+    location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    // SAFETY: the second field is the device's number.
+    let id = unsafe { (&raw mut location).cast::<i32>().add(1) };
+    // SAFETY: as above.
+    unsafe { id.write(1) };
+    location
+}
+
+pub(crate) fn a_free_of_another_device_breaks_no_capture() {
+    const GLOBAL: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let program = Program::new(Config::new());
+    let Some(second) = second() else { return };
+    let (a, b) = (program.context.new_stream().unwrap(), second.new_stream().unwrap());
+    let ptr = a.clone_htod(&[1u8]).unwrap().leak();
+    drop(b.clone_htod(&[1u8]).unwrap());
+    a.begin_capture(GLOBAL).unwrap();
+    // Memory of the one, freed on the default stream of the other.
+    second.bind_to_thread().unwrap();
+    // SAFETY: given up.
+    unsafe { sys::cuMemFreeAsync(ptr, std::ptr::null_mut()) }.result().unwrap();
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: a graph is written, and destroyed.
+    unsafe {
+        sys::cuStreamEndCapture(a.cu_stream(), &raw mut graph).result().unwrap();
+        sys::cuGraphDestroy(graph).result().unwrap();
+    }
+    program.is_clean();
+}

@@ -1,6 +1,6 @@
 //! What all trials use: the hook, a context, the stand-in's counters.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -128,6 +128,31 @@ pub(crate) fn is_standin() -> bool {
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
     // SAFETY: it is only looked up.
     unsafe { library.get::<*const ()>(b"glake_standin_calls") }.is_ok()
+}
+
+/// A function of the driver itself, past the hook.
+///
+/// # Safety
+/// `F` is the type of a pointer to the function.
+pub(crate) unsafe fn past_the_hook<F: Copy>(name: &str) -> F {
+    // SAFETY: the driver was loaded before.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: the caller vouches for the type; the driver stays loaded.
+    *unsafe { library.get::<F>(name.as_bytes()) }.unwrap()
+}
+
+/// Pinned memory.
+pub(crate) fn pin(bytes: usize) -> *mut c_void {
+    let mut host = ptr::null_mut();
+    // SAFETY: an address is written.
+    unsafe { sys::cuMemHostAlloc(&raw mut host, bytes, 0) }.result().unwrap();
+    host
+}
+
+/// Gives pinned memory up, once.
+pub(crate) fn unpin(host: *mut c_void) {
+    // SAFETY: it came from `pin`, and nobody uses it after this.
+    unsafe { sys::cuMemFreeHost(host) }.result().unwrap();
 }
 
 pub(crate) fn at(ptr: sys::CUdeviceptr) -> DevicePtr {

@@ -1,9 +1,9 @@
 //! The hook put in place, too late, twice, or not at all.
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, sys};
 use glake_hook::{Config, Glake, InstallError};
 
-use crate::driver::{FIRST, Program, is_standin, n_calls};
+use crate::driver::{FIRST, Program, at, is_standin, n_calls};
 
 /// Whether the program links to the driver.
 fn is_linked() -> bool {
@@ -89,6 +89,50 @@ pub(crate) fn another_hook_is_noticed() {
     let context = CudaContext::new(0).unwrap();
     let stream = context.new_stream().unwrap();
     assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[7u8; 100]).unwrap()).unwrap(), [7; 100]);
+}
+
+pub(crate) fn a_hook_in_a_library_stays() {
+    let Some(path) = std::env::var_os("GLAKE_TRIAL_LIBRARY") else {
+        println!("no libglake.so: nothing to try");
+        return;
+    };
+    // SAFETY: glake's own library.
+    let library = unsafe { libloading::Library::new(path) }.unwrap();
+    // SAFETY: the function's type.
+    let install = unsafe { library.get::<extern "C" fn() -> i32>(b"glake_install") }.unwrap();
+    assert_eq!(install(), 0);
+    // Its functions are called all the same.
+    library.close().unwrap();
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.new_stream().unwrap();
+    assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[7u8; 100]).unwrap()).unwrap(), [7; 100]);
+}
+
+pub(crate) fn a_fork_has_no_hook() {
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+        fn _exit(status: i32) -> !;
+    }
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    drop(stream.alloc_zeros::<u8>(100).unwrap());
+    // SAFETY: the child calls nothing that needs another thread.
+    let child = unsafe { fork() };
+    if child == 0 {
+        let mut ptr = 0;
+        // SAFETY: an address is written. CUDA itself refuses it here; the stand-in does not.
+        let code = unsafe { sys::cuMemAllocAsync(&raw mut ptr, 100, stream.cu_stream()) };
+        let is_drivers = code != sys::CUresult::CUDA_SUCCESS || !program.glake.owns(at(ptr));
+        // SAFETY: ends the child without anything of the parent's.
+        unsafe { _exit(i32::from(!is_drivers)) };
+    }
+    let mut status = -1;
+    // SAFETY: a status is written.
+    assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the pool's memory is not the child's");
+    stream.synchronize().unwrap();
+    program.is_clean();
 }
 
 /// Nothing to try on a machine that has a driver.

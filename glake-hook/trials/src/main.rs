@@ -12,6 +12,7 @@ mod installing;
 mod memory;
 mod order;
 mod overhead;
+mod reuse;
 mod talk;
 
 use std::process::ExitCode;
@@ -28,16 +29,19 @@ macro_rules! trials {
 trials! {
     memory: a_program_allocates_from_the_pool zero_bytes_and_foreign_memory_are_the_drivers
         out_of_memory_is_said_and_got_over memory_without_a_stream_is_ready_at_once pitched_rows_are_aligned
-        pinned_memory_is_kept_and_not_too_early the_drivers_pools_are_served
+        pinned_memory_is_kept_and_not_too_early the_drivers_pools_are_served a_pool_in_the_defaults_place_is_used
         the_runtime_api_is_served;
     order: threads_free_what_others_allocated streams_come_and_go two_streams_share_a_budget
-        a_second_context_is_left_to_the_driver;
-    devices: two_devices_have_a_pool_each peers_reach_the_pool;
-    captures: a_captured_graph_keeps_its_memory a_capture_of_two_streams a_broken_capture_costs_nothing;
-    talk: what_is_said_of_memory_fits_the_pool a_recording_can_be_replayed tags_say_who_holds_memory
+        a_second_context_is_left_to_the_driver a_program_with_contexts_of_its_own;
+    reuse: a_thread_frees_what_another_uses plain_memory_is_freed_behind_all_streams
+        a_graph_that_is_gone_leaves_work_behind default_streams_of_two_devices;
+    devices: two_devices_have_a_pool_each peers_reach_the_pool peers_reach_what_a_memory_pool_grants a_free_of_another_device_breaks_no_capture;
+    captures: a_captured_graph_keeps_its_memory a_capture_of_two_streams a_broken_capture_costs_nothing
+        a_broken_capture_is_over_when_it_ends captures_that_nobody_tells_of what_other_threads_do_breaks_no_capture;
+    talk: what_is_said_of_memory_fits_the_pool a_recording_can_be_replayed a_recording_ends_no_other tags_say_who_holds_memory
         options_are_set_by_name limits_can_change functions_are_found_by_name;
     installing: installing_twice_is_refused installing_too_late_is_refused_or_works
-        a_name_that_is_taken_is_noticed another_hook_is_noticed without_a_hook_the_driver_serves;
+        a_name_that_is_taken_is_noticed another_hook_is_noticed a_hook_in_a_library_stays a_fork_has_no_hook without_a_hook_the_driver_serves;
 }
 
 fn main() -> ExitCode {

@@ -5,7 +5,10 @@ use std::ptr;
 use cudarc::driver::sys;
 use glake_hook::Config;
 
-use crate::driver::{FIRST, MIB, Program, address, at, delay, is_standin, n_allocator_calls, n_calls};
+use crate::driver::{
+    FIRST, MIB, Program, address, at, delay, is_standin, n_allocator_calls, n_calls, past_the_hook, pin,
+    unpin,
+};
 
 pub(crate) fn a_program_allocates_from_the_pool() {
     let program = Program::new(Config::new());
@@ -73,11 +76,9 @@ pub(crate) fn zero_bytes_and_foreign_memory_are_the_drivers() {
 
 /// Memory that the driver itself allocated.
 fn foreign_memory(program: &Program) -> sys::CUdeviceptr {
-    // SAFETY: the driver was loaded before.
-    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
     type Allocate = unsafe extern "C" fn(*mut sys::CUdeviceptr, usize) -> sys::CUresult;
     // SAFETY: the function's type.
-    let allocate = unsafe { library.get::<Allocate>(b"cuMemAlloc_v2") }.unwrap();
+    let allocate = unsafe { past_the_hook::<Allocate>("cuMemAlloc_v2") };
     program.context.bind_to_thread().unwrap();
     let mut ptr = 0;
     // SAFETY: an address is written.
@@ -160,14 +161,6 @@ pub(crate) fn pitched_rows_are_aligned() {
 pub(crate) fn pinned_memory_is_kept_and_not_too_early() {
     let program = Program::new(Config::new().pinned_bytes(4 << 20));
     let stream = program.context.new_stream().unwrap();
-    let pin = |bytes: usize| {
-        let mut host = ptr::null_mut();
-        // SAFETY: an address is written.
-        unsafe { sys::cuMemHostAlloc(&raw mut host, bytes, 0) }.result().unwrap();
-        host
-    };
-    // SAFETY: each is given up once.
-    let unpin = |host: *mut _| unsafe { sys::cuMemFreeHost(host) }.result().unwrap();
     let first = pin(MIB);
     // SAFETY: as long as that.
     unsafe { first.cast::<u8>().write_bytes(7, MIB) };
@@ -251,6 +244,39 @@ pub(crate) fn the_drivers_pools_are_served() {
         unsafe { sys::cuMemPoolDestroy(pool) }.result().unwrap();
     }
     assert_eq!(program.glake.memory_stats(FIRST).n_live, 0);
+}
+
+pub(crate) fn a_pool_in_the_defaults_place_is_used() {
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    let device = program.context.cu_device();
+    let is_served = || {
+        let mut ptr = 0;
+        // SAFETY: an address is written, and given up.
+        unsafe {
+            sys::cuMemAllocAsync(&raw mut ptr, MIB, stream.cu_stream()).result().unwrap();
+            sys::cuMemFreeAsync(ptr, stream.cu_stream()).result().unwrap();
+        }
+        program.glake.owns(at(ptr))
+    };
+    // SAFETY: zero is a value of each field.
+    let mut properties = unsafe { std::mem::zeroed::<sys::CUmemPoolProps>() };
+    properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    for (limit_bytes, serves) in [(0, true), (64 * MIB, false)] {
+        properties.maxSize = limit_bytes;
+        let mut pool = ptr::null_mut();
+        // SAFETY: a pool is written, the properties are read.
+        unsafe { sys::cuMemPoolCreate(&raw mut pool, &raw const properties) }.result().unwrap();
+        // SAFETY: the pool is the device's.
+        unsafe { sys::cuDeviceSetMemPool(device, pool) }.result().unwrap();
+        assert_eq!(is_served(), serves);
+        stream.synchronize().unwrap();
+        // SAFETY: the program's own, and empty.
+        unsafe { sys::cuMemPoolDestroy(pool) }.result().unwrap();
+        assert!(is_served(), "the default is the current one again");
+    }
+    program.is_empty();
 }
 
 unsafe extern "C" {

@@ -6,7 +6,7 @@ use std::thread;
 use cudarc::driver::{CudaContext, CudaSlice, sys};
 use glake_hook::{Config, PassedOn};
 
-use crate::driver::{MIB, Program, address, delay};
+use crate::driver::{MIB, Program, address, delay, is_standin, n_calls, past_the_hook, pin, unpin};
 
 pub(crate) fn threads_free_what_others_allocated() {
     let program = Program::new(Config::new().limit_bytes(256 << 20));
@@ -105,16 +105,51 @@ pub(crate) fn a_second_context_is_left_to_the_driver() {
     program.is_empty();
 }
 
-/// A context of the first device beside the primary one. (cudarc has it for some versions of CUDA only.)
-fn a_context_of_its_own(program: &Program) -> Arc<CudaContext> {
+pub(crate) fn a_program_with_contexts_of_its_own() {
+    let glake = glake_hook::install(Config::new()).unwrap();
+    let context = create_context(0);
+    let mut ptr = 0;
+    // SAFETY: an address is written, and given up.
+    unsafe {
+        sys::cuMemAlloc_v2(&raw mut ptr, MIB).result().unwrap();
+        sys::cuMemFree_v2(ptr).result().unwrap();
+    }
+    assert_eq!(glake.passed_on().n_allocations, 1);
+    let (mut flags, mut is_active) = (0, 0);
+    // SAFETY: two integers are written.
+    unsafe { sys::cuDevicePrimaryCtxGetState(0, &raw mut flags, &raw mut is_active) }.result().unwrap();
+    assert_eq!(is_active, 0, "a primary context takes memory, and nobody wants it");
+    // Pinned memory is the context's, and ends with it: nothing is kept.
+    let n_frees = n_calls("cuMemFreeHost");
+    unpin(pin(MIB));
+    assert!(!is_standin() || n_calls("cuMemFreeHost") == n_frees + 1);
+    let host = pin(MIB);
+    // SAFETY: the thread's own.
+    unsafe { sys::cuCtxSetCurrent(std::ptr::null_mut()) }.result().unwrap();
+    let mut refused = std::ptr::null_mut();
+    // SAFETY: an address would be written.
+    let code = unsafe { sys::cuMemHostAlloc(&raw mut refused, MIB, 0) };
+    assert_eq!(code, sys::CUresult::CUDA_ERROR_INVALID_CONTEXT);
+    // SAFETY: made above.
+    unsafe { sys::cuCtxSetCurrent(context) }.result().unwrap();
+    unpin(host);
+}
+
+/// A context of a device beside the primary one, which is current then. (cudarc has it for some versions of CUDA
+/// only.)
+fn create_context(device: sys::CUdevice) -> sys::CUcontext {
     type Create = unsafe extern "C" fn(*mut sys::CUcontext, u32, sys::CUdevice) -> sys::CUresult;
-    // SAFETY: the driver was loaded before.
-    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
     // SAFETY: the function's type.
-    let create = unsafe { library.get::<Create>(b"cuCtxCreate_v2") }.unwrap();
+    let create = unsafe { past_the_hook::<Create>("cuCtxCreate_v2") };
     let mut context = std::ptr::null_mut();
     // SAFETY: a context is written.
-    unsafe { create(&raw mut context, 0, program.context.cu_device()) }.result().unwrap();
+    unsafe { create(&raw mut context, 0, device) }.result().unwrap();
+    context
+}
+
+/// One that cudarc knows.
+fn a_context_of_its_own(program: &Program) -> Arc<CudaContext> {
+    let context = create_context(program.context.cu_device());
     // SAFETY: it was just made, for the device, and is given up.
     unsafe { CudaContext::from_raw_context(0, program.context.cu_device(), context) }.unwrap()
 }

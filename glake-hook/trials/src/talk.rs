@@ -1,6 +1,6 @@
 //! What the hook says, and what it is told.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::fs;
 use std::ptr;
 
@@ -66,6 +66,36 @@ pub(crate) fn a_recording_can_be_replayed() {
     assert!(program.glake.record(FIRST, "/nowhere/at/all.csv").is_err());
     drop(program.glake.record(FIRST, &path).unwrap());
     fs::remove_file(&path).unwrap();
+    stream.synchronize().unwrap();
+    program.is_clean();
+}
+
+pub(crate) fn a_recording_ends_no_other() {
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    let paths =
+        [1, 2].map(|n| std::env::temp_dir().join(format!("glake-trial-{}-{n}.csv", std::process::id())));
+    let (first_path, second_path) = (&paths[0], &paths[1]);
+    let glake = program.glake;
+    std::thread::scope(|scope| {
+        for _ in 0..200 {
+            let first = glake.record(FIRST, first_path).unwrap();
+            let other = scope.spawn(move || {
+                loop {
+                    if let Ok(recording) = glake.record(FIRST, second_path) {
+                        return recording;
+                    }
+                }
+            });
+            first.finish().unwrap();
+            let second = other.join().unwrap();
+            drop(stream.alloc_zeros::<u8>(1000).unwrap());
+            second.finish().unwrap();
+            let text = fs::read_to_string(second_path).unwrap();
+            assert_eq!(text.lines().count(), 3, "an allocation and a free:\n{text}");
+        }
+    });
+    paths.iter().for_each(|path| fs::remove_file(path).unwrap());
     stream.synchronize().unwrap();
     program.is_clean();
 }
@@ -147,6 +177,15 @@ pub(crate) fn functions_are_found_by_name() {
     assert!(program.glake.owns(glake_hook::DevicePtr(ptr)));
     // SAFETY: given up.
     unsafe { sys::cuMemFreeAsync(ptr, stream.cu_stream()) }.result().unwrap();
+    // From CUDA 12 on it takes one argument more.
+    type Find = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut u32) -> sys::CUresult;
+    // SAFETY: the function of that name and version.
+    let find_again = unsafe { std::mem::transmute::<*mut c_void, Find>(find("cuGetProcAddress", 0)) };
+    let (mut again, mut status) = (ptr::null_mut(), u32::MAX);
+    let name = c"cuMemAllocAsync".as_ptr();
+    // SAFETY: a C string; a function and a status are written.
+    unsafe { find_again(name, &raw mut again, 12_000, 0, &raw mut status) }.result().unwrap();
+    assert_eq!((again, status), (found, 0));
     // With per-thread default streams there is another function.
     let per_thread = find("cuMemAllocAsync", 2);
     assert!(!per_thread.is_null() && per_thread != found);

@@ -1,6 +1,7 @@
 //! How a call enters: the one lock, the counts, the planned failures, the calling thread.
 
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +11,8 @@ use crate::machine::Machine;
 static MACHINE: LazyLock<Mutex<Machine>> = LazyLock::new(|| Mutex::new(Machine::from_environment()));
 
 thread_local! {
-    static THREAD: Thread = Thread::new();
+    // Never dropped: programs call the driver while their threads end, and behind that.
+    static THREAD: ManuallyDrop<Thread> = ManuallyDrop::new(Thread::new());
 }
 
 /// How the calling thread's calls bear on captures: the values of `CUstreamCaptureMode`; between the

@@ -1,6 +1,6 @@
 //! Pools of stream-ordered memory.
 
-use crate::abi::{In, Location, Out};
+use crate::abi::{In, Location, Out, Right};
 use crate::code::{Code, Result};
 use crate::machine::pool::Pool;
 
@@ -39,6 +39,12 @@ driver_functions! {
     }
 
     fn cuMemPoolDestroy(pool: u64) |machine| { machine.destroy_pool(pool) }
+
+    fn cuMemPoolSetAccess(pool: u64, rights: In<Right>, n: u64) |machine| {
+        machine.pool(pool)?;
+        // Plain memory is reached by the contexts that enabled it.
+        if n > 0 { rights.get().map(drop) } else { Ok(()) }
+    }
 
     fn cuMemPoolTrimTo(pool: u64, bytes: u64) |machine| {
         let _ = bytes;

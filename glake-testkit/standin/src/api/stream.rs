@@ -183,7 +183,8 @@ fn capture_info(machine: &Machine, stream: u64) -> (u32, u64, u64) {
     let id = machine.streams.get(&stream).and_then(|stream| stream.capture);
     match id.and_then(|id| Some((id, machine.captures.get(&id)?))) {
         Some((id, capture)) if capture.is_valid => (ACTIVE, id, capture.graph),
-        Some((id, _)) => (INVALIDATED, id, 0),
+        // CUDA promises the status only.
+        Some(_) => (INVALIDATED, 0, 0),
         None => (0, 0, 0),
     }
 }

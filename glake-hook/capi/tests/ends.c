@@ -1,0 +1,88 @@
+/* A program whose threads call the driver first all at once, and last when they end; it does so itself when it
+ * exits, and in a fork. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef unsigned long long CUdeviceptr;
+typedef void *CUhandle;
+
+extern int cuInit(unsigned);
+extern int cuDevicePrimaryCtxRetain(CUhandle *, int);
+extern int cuCtxSetCurrent(CUhandle);
+extern int cuMemAlloc_v2(CUdeviceptr *, size_t);
+extern int cuMemFree_v2(CUdeviceptr);
+extern int cuMemAllocAsync(CUdeviceptr *, size_t, CUhandle);
+extern int cuMemFreeAsync(CUdeviceptr, CUhandle);
+extern uint64_t glake_standin_allocations(void);
+
+#define CHECK(call) do { int code = (call); if (code) { printf("%s: %d\n", #call, code); exit(1); } } while (0)
+#define N_THREADS 8
+/* The calling thread's own stream. */
+#define OWN ((CUhandle)2)
+
+static CUhandle context;
+static CUdeviceptr late;
+static pthread_barrier_t all;
+static pthread_key_t key;
+
+static void pair(size_t bytes) {
+    CUdeviceptr a;
+    CHECK(cuMemAlloc_v2(&a, bytes));
+    CHECK(cuMemFree_v2(a));
+}
+
+static void thread_ends(void *kept) {
+    CUdeviceptr a;
+    CHECK(cuMemFreeAsync((CUdeviceptr)(uintptr_t)kept, OWN));
+    CHECK(cuMemAllocAsync(&a, 3 << 20, OWN));
+    CHECK(cuMemFreeAsync(a, OWN));
+}
+
+static void *work(void *unused) {
+    CUdeviceptr a;
+    CHECK(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&all);
+    for (int i = 0; i < 100; i++) {
+        CHECK(cuMemAllocAsync(&a, 1000 + i * 8000, OWN));
+        pair(5000);
+        CHECK(cuMemFreeAsync(a, OWN));
+    }
+    CHECK(cuMemAllocAsync(&a, 1000, OWN));
+    pthread_setspecific(key, (void *)(uintptr_t)a);
+    return unused;
+}
+
+static void at_exit(void) {
+    CHECK(cuMemFree_v2(late));
+    pair(100 << 10);
+    printf("%d allocations of the driver's\n", (int)glake_standin_allocations());
+}
+
+__attribute__((destructor)) static void at_the_end(void) { pair(4 << 20); }
+
+int main(void) {
+    pthread_t threads[N_THREADS];
+    int status;
+    CHECK(cuInit(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(atexit(at_exit));
+    CHECK(pthread_key_create(&key, thread_ends));
+    CHECK(pthread_barrier_init(&all, NULL, N_THREADS));
+    for (int i = 0; i < N_THREADS; i++) CHECK(pthread_create(&threads[i], NULL, work, NULL));
+    for (int i = 0; i < N_THREADS; i++) CHECK(pthread_join(threads[i], NULL));
+    CHECK(cuMemAlloc_v2(&late, 7000));
+    pid_t child = fork();
+    if (child == 0) {
+        pair(1000);
+        /* No memory of the pool's: it is of no use here. */
+        _exit(glake_standin_allocations() == 1 ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) != child);
+    CHECK(status);
+    return 0;
+}
