@@ -146,13 +146,18 @@ impl Hook {
         // SAFETY: the program names the stream; a status is written.
         let code = unsafe { (self.real.cuStreamIsCapturing)(raw(stream), &raw mut status) };
         if code != SUCCESS || status == NONE {
-            if self.captures.are_going_on() {
-                // Perhaps the pool thinks that it is.
-                self.captures.change(|known| known.leave(device, pool, stream, None));
-            }
+            self.leave_captures(device, pool, stream);
             return Capturing::No;
         }
         self.serve_capture(device, pool, stream)
+    }
+
+    /// The stream is not captured, whatever the pool thinks.
+    #[inline]
+    pub(crate) fn leave_captures(&self, device: &Device, pool: &DevicePool, stream: StreamId) {
+        if self.captures.are_going_on() {
+            self.captures.change(|known| known.leave(device, pool, stream, None));
+        }
     }
 
     #[cold]

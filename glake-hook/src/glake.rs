@@ -176,6 +176,7 @@ impl Glake {
         let recorded = inside(|| {
             let _in_context = device.context().map(|context| InContext::enter(self.hook.real, context));
             self.hook.device_of_stream(stream).ok_or(DriverError::UnknownStream(stream))?;
+            let _ = self.hook.capturing(device, pool, stream);
             pool.pool.record_use(ptr, stream)
         });
         recorded.unwrap_or(Err(AllocError::Poisoned))

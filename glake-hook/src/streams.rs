@@ -94,7 +94,8 @@ impl Hook {
             return;
         }
         for device in &self.devices {
-            let (Some(pool), Some(_)) = (device.pool_if_any(), device.context()) else { continue };
+            let Some(pool) = device.pool_if_any() else { continue };
+            self.leave_captures(device, pool, stream);
             if let Err(error) = pool.pool.stream_ends(stream) {
                 // The pool notices later.
                 tracing::debug!(%error, "no event behind the last work of a stream");

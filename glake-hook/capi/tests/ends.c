@@ -17,12 +17,17 @@ extern int cuMemAlloc_v2(CUdeviceptr *, size_t);
 extern int cuMemFree_v2(CUdeviceptr);
 extern int cuMemAllocAsync(CUdeviceptr *, size_t, CUhandle);
 extern int cuMemFreeAsync(CUdeviceptr, CUhandle);
+extern int cuStreamCreate(CUhandle *, unsigned);
+extern int cuStreamBeginCapture_v2(CUhandle, int);
+extern int cuStreamEndCapture(CUhandle, CUhandle *);
 extern uint64_t glake_standin_allocations(void);
 
 #define CHECK(call) do { int code = (call); if (code) { printf("%s: %d\n", #call, code); exit(1); } } while (0)
 #define N_THREADS 8
 /* The calling thread's own stream. */
 #define OWN ((CUhandle)2)
+#define NON_BLOCKING 1
+#define RELAXED 2
 
 static CUhandle context;
 static CUdeviceptr late;
@@ -66,6 +71,7 @@ __attribute__((destructor)) static void at_the_end(void) { pair(4 << 20); }
 
 int main(void) {
     pthread_t threads[N_THREADS];
+    CUhandle captured, graph;
     int status;
     CHECK(cuInit(0));
     CHECK(cuDevicePrimaryCtxRetain(&context, 0));
@@ -73,8 +79,13 @@ int main(void) {
     CHECK(atexit(at_exit));
     CHECK(pthread_key_create(&key, thread_ends));
     CHECK(pthread_barrier_init(&all, NULL, N_THREADS));
-    for (int i = 0; i < N_THREADS; i++) CHECK(pthread_create(&threads[i], NULL, work, NULL));
-    for (int i = 0; i < N_THREADS; i++) CHECK(pthread_join(threads[i], NULL));
+    for (int is_captured = 0; is_captured <= 1; is_captured++) {
+        if (is_captured) CHECK(cuStreamCreate(&captured, NON_BLOCKING));
+        if (is_captured) CHECK(cuStreamBeginCapture_v2(captured, RELAXED));
+        for (int i = 0; i < N_THREADS; i++) CHECK(pthread_create(&threads[i], NULL, work, NULL));
+        for (int i = 0; i < N_THREADS; i++) CHECK(pthread_join(threads[i], NULL));
+        if (is_captured) CHECK(cuStreamEndCapture(captured, &graph));
+    }
     CHECK(cuMemAlloc_v2(&late, 7000));
     pid_t child = fork();
     if (child == 0) {

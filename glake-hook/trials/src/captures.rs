@@ -143,29 +143,35 @@ pub(crate) fn a_broken_capture_is_over_when_it_ends() {
     goes_back(&program);
 }
 
-pub(crate) fn captures_that_nobody_tells_of() {
+/// A capture as the CUDA runtime makes it, which finds the driver by itself.
+pub(crate) fn capture_unseen(stream: &CudaStream, work: impl FnOnce()) -> sys::CUgraph {
     type Begin = unsafe extern "C" fn(sys::CUstream, sys::CUstreamCaptureMode) -> sys::CUresult;
     type End = unsafe extern "C" fn(sys::CUstream, *mut sys::CUgraph) -> sys::CUresult;
-    let program = Program::new(Config::new());
-    // SAFETY: one stream is used at a time.
-    unsafe { program.context.disable_event_tracking() };
     // SAFETY: the function's type.
     let begin = unsafe { past_the_hook::<Begin>("cuStreamBeginCapture_v2") };
     // SAFETY: as above.
     let end = unsafe { past_the_hook::<End>("cuStreamEndCapture") };
+    // SAFETY: the stream is alive.
+    unsafe { begin(stream.cu_stream(), MODE) }.result().unwrap();
+    work();
+    let mut graph = ptr::null_mut();
+    // SAFETY: a graph is written.
+    unsafe { end(stream.cu_stream(), &raw mut graph) }.result().unwrap();
+    graph
+}
+
+pub(crate) fn captures_that_nobody_tells_of() {
+    let program = Program::new(Config::new());
+    // SAFETY: one stream is used at a time.
+    unsafe { program.context.disable_event_tracking() };
     let stream = program.context.new_stream().unwrap();
     drop(stream.alloc_zeros::<u8>(MIB).unwrap());
     stream.synchronize().unwrap();
-    // As the CUDA runtime does it, which finds the driver by itself.
     let captured = || {
-        // SAFETY: the stream is alive.
-        unsafe { begin(stream.cu_stream(), MODE) }.result().unwrap();
-        let inside = address(&stream.alloc_zeros::<u8>(3 * MIB).unwrap());
-        assert!(program.glake.owns(inside));
-        let mut graph = ptr::null_mut();
-        // SAFETY: a graph is written.
-        unsafe { end(stream.cu_stream(), &raw mut graph) }.result().unwrap();
-        (graph, inside)
+        let mut inside = None;
+        let graph =
+            capture_unseen(&stream, || inside = Some(address(&stream.alloc_zeros::<u8>(3 * MIB).unwrap())));
+        (graph, inside.filter(|inside| program.glake.owns(*inside)).unwrap())
     };
     let ((first, _), (second, inside)) = (captured(), captured());
     // SAFETY: made above, used by nobody.
@@ -176,6 +182,14 @@ pub(crate) fn captures_that_nobody_tells_of() {
     unsafe { sys::cuGraphDestroy(second) }.result().unwrap();
     drop(others);
     stream.synchronize().unwrap();
+    // The stream is gone before its capture is known to be over.
+    let (third, _) = captured();
+    drop(stream);
+    let n_frees = n_calls("cuMemFreeHost");
+    unpin(pin(MIB));
+    assert_eq!(n_calls("cuMemFreeHost"), n_frees, "pinned memory is kept: no capture goes on");
+    // SAFETY: as above.
+    unsafe { sys::cuGraphDestroy(third) }.result().unwrap();
     program.is_clean();
     goes_back(&program);
 }

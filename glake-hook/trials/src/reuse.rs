@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::thread;
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
-use glake_hook::{Config, DeviceId};
+use glake_hook::{Config, DeviceId, StreamId};
 
-use crate::driver::{FIRST, MIB, Program, delay};
+use crate::captures::capture_unseen;
+use crate::driver::{FIRST, MIB, Program, at, delay};
 
 /// All that a pool may hold.
 const ALL: usize = 8 * MIB;
@@ -121,6 +122,23 @@ pub(crate) fn a_graph_that_is_gone_leaves_work_behind() {
         free(ptr, stream.cu_stream());
         is_taken_over(&other);
     }
+    program.is_clean();
+}
+
+pub(crate) fn a_use_behind_a_capture_is_the_streams() {
+    let program = Program::new(Config::new().limit_bytes((ALL + 2 * MIB) as u64));
+    // SAFETY: the trial orders its streams itself.
+    unsafe { program.context.disable_event_tracking() };
+    let [stream, user, other] = [0; 3].map(|_| program.context.new_stream().unwrap());
+    // Its end is not told, and the graph has the memory.
+    let graph = capture_unseen(&user, || drop(user.alloc_zeros::<u8>(100).unwrap()));
+    let ptr = allocate(stream.cu_stream());
+    use_late(ptr, &user);
+    program.glake.record_use(at(ptr), StreamId(user.cu_stream().addr() as u64)).unwrap();
+    free(ptr, stream.cu_stream());
+    // SAFETY: made above, used by nobody.
+    unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+    is_taken_over(&other);
     program.is_clean();
 }
 

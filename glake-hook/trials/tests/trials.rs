@@ -140,7 +140,7 @@ loading! {
         the_runtime_api_is_served threads_free_what_others_allocated
     streams_come_and_go two_streams_share_a_budget a_second_context_is_left_to_the_driver a_program_with_contexts_of_its_own
     a_thread_frees_what_another_uses plain_memory_is_freed_behind_all_streams
-        a_graph_that_is_gone_leaves_work_behind default_streams_of_two_devices
+        a_graph_that_is_gone_leaves_work_behind a_use_behind_a_capture_is_the_streams default_streams_of_two_devices
     two_devices_have_a_pool_each peers_reach_the_pool peers_reach_what_a_memory_pool_grants a_free_of_another_device_breaks_no_capture a_captured_graph_keeps_its_memory
     a_capture_of_two_streams a_broken_capture_costs_nothing
         a_broken_capture_is_over_when_it_ends captures_that_nobody_tells_of what_other_threads_do_breaks_no_capture what_is_said_of_memory_fits_the_pool

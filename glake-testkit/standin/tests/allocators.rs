@@ -98,7 +98,7 @@ fn every_way_to_the_drivers_allocators_is_counted() {
         assert_eq!((stand_in.n_allocations(), stand_in.n_calls("cuMemAllocAsync_ptsz")), (6, 1));
         assert_eq!((stand_in.allocated_bytes(), stand_in.pinned_bytes()), (6 << 20, 0));
         assert_eq!([0, 1].map(|device| stand_in.allocated_bytes_on(device)), [6 << 20, 0]);
-        for start in starts.clone() {
+        for start in starts {
             // SAFETY: nobody uses the memory.
             unsafe { free_async(start.unwrap(), stream.cu_stream()) }.unwrap();
         }
