@@ -63,7 +63,9 @@ rm bundle/artefacts.json
 
 # The hook's trials, in programs that load the driver and that link to it; any object with the driver's name
 # and functions does for the linker.
-cargo build --quiet --profile bundle -p glake-hook-trials -p glake-capi -p glake-standin
+cargo build --quiet --profile bundle -p glake-hook-trials -p glake-standin
+# By itself, for the trials have features of the hook that it has not.
+cargo build --quiet --profile bundle -p glake-capi
 mkdir -p bundle/trials target/bundle/driver
 ln -sf ../libglake_standin.so target/bundle/driver/libcuda.so
 CARGO_ENCODED_RUSTFLAGS="-Lnative=$PWD/target/bundle/driver" cargo build --quiet --release \

@@ -17,6 +17,7 @@ def arguments(description):
     parser.add_argument("--warm-up", type=int, default=20, help="steps that the time leaves out")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--cap-mib", type=int, help="the most memory that the allocator may hold")
+    parser.add_argument("--record", help="write glake's allocations to this trace, gzip if it ends in .gz")
     return parser.parse_args()
 
 
@@ -48,6 +49,8 @@ def start(options):
     elif options.cap_mib:
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_per_process_memory_fraction((options.cap_mib << 20) / total)
+    if options.record:
+        assert ctypes.CDLL(options.library).glake_record(0, options.record.encode()) == 0
     torch.manual_seed(options.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
@@ -86,6 +89,8 @@ def run(name, options, torch, step):
         losses.append(loss.item())  # waits for the device
         times.append(time.perf_counter() - began)
         most = max(most, used())
+    if options.record:
+        ctypes.CDLL(options.library).glake_record_end()
     requested, reserved = peaks(torch, options)
     timed = sorted(times[options.warm_up :] or [0])
     mib = 1 << 20
