@@ -3,6 +3,8 @@
 #
 #   ./run.sh [burn] [burn21]            both, or the ones named
 #   ROUNDS=5 STEPS=200 ARGS="--max-batch 24" OUT=out ./run.sh burn
+#   BESIDE=0                            without the runs beside them
+#   CAPPED=1                            also with little more memory than the tensors have (needs PyTorch, for ballast)
 #
 # Needs NVRTC and CUDA's headers: a toolkit (nvcc in PATH, or CUDA_PATH), or pip's nvidia packages.
 set -eu
@@ -46,9 +48,11 @@ open(sys.argv[1], 'wb').write(lzma.open(sys.argv[1] + '.xz').read())" "$program"
         round=$((round + 1))
     done
     # Beside them, once each: cubecl by tensors on the driver's pool, and glake under cubecl's pages.
-    run off-tensor --glake off --granularity tensor --allocator async
-    run off-page-async --glake off --granularity page --allocator async
-    run on-page --glake on --granularity page
+    if [ "${BESIDE:-1}" = 1 ]; then
+        run off-tensor --glake off --granularity tensor --allocator async
+        run off-page-async --glake off --granularity page --allocator async
+        run on-page --glake on --granularity page
+    fi
     python3 - "$json" <<'PYTHON'
 import json, statistics, sys
 
@@ -86,7 +90,31 @@ if on in kinds and off in kinds:
 hashes = {run["loss_hash"] for run in runs}
 print("losses", "bit-equal in all runs" if len(hashes) == 1 else f"DIFFER: {sorted(hashes)}",
       f"({runs[0]['loss_first']:.4f} -> {runs[0]['loss_last']:.4f})" if runs else "")
+requested = max((run["glake"]["requested_peak_bytes"] for run in kinds.get(on, [])), default=0)
+open(sys.argv[1] + ".requested", "w").write(str(requested))
 passed_on = sum((run["glake"] or {}).get("n_passed_on", 0) for run in runs)
 print(f"allocations passed on to the driver: {passed_on}")
 PYTHON
+
+    # Little more memory than the tensors have: 1.05 of the most that was requested. Another process holds the
+    # rest of the device; 700 MiB are left for the program's context and kernels.
+    if [ "${CAPPED:-0}" = 1 ]; then
+        python3 - "$json.requested" <<'PYTHON' > "$out/ballast.txt" 2>&1 &
+import sys, time, torch
+
+free, _ = torch.cuda.mem_get_info()
+ballast = torch.empty(free - int(open(sys.argv[1]).read()) * 105 // 100 - (700 << 20), dtype=torch.uint8, device="cuda")
+print("left:", torch.cuda.mem_get_info()[0], flush=True)
+time.sleep(600)
+PYTHON
+        ballast=$!
+        until grep -qs left "$out/ballast.txt" || ! kill -0 $ballast 2>/dev/null; do sleep 1; done
+        cat "$out/ballast.txt"
+        echo "capped, without glake:"
+        run capped-off --glake off --granularity page
+        echo "capped, with glake:"
+        run capped-on --glake on --granularity tensor
+        tail -n 1 "$json" | grep -o '"loss_hash": *"[0-9a-f]*"\|"device_peak_bytes": *[0-9]*' || true
+        kill $ballast
+    fi
 done

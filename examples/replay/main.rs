@@ -29,8 +29,12 @@ mod time;
 use args::{Args, Device, Streams, Synthetic};
 use session::{Beside, Replayed, Setup};
 
-/// The trace that is kept in the repository; `traces/README.md` says how it was cut.
-const OWN_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz");
+/// The traces that are kept in the repository; `traces/README.md` says how they came about.
+const OWN_TRACES: [&str; 3] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/traces/candle_gpt.csv.gz"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/traces/burn_gpt.csv.gz"),
+];
 const SYNTHETIC_STEPS: usize = 12;
 const CHURN_ALLOCATIONS: usize = 12_000;
 /// Microseconds of device work ahead of each pattern: a little, or longer than a gather takes.
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let own = [PathBuf::from(OWN_TRACE)];
+    let own = OWN_TRACES.map(PathBuf::from);
     let traces = if args.traces.is_empty() { &own[..] } else { &args.traces[..] };
     if let (Some(to), Some(n_events)) = (&args.cut, args.events) {
         return cut::cut(&traces[0], to, n_events);

@@ -33,11 +33,20 @@ use policy::{Mode, Policy};
 use session::{Beside, Setup};
 use time::Time;
 
-const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz");
+/// The repository's traces.
+const TRACES: [(&str, &str); 3] = [
+    ("gpt2m_steps", concat!(env!("CARGO_MANIFEST_DIR"), "/traces/gpt2m_steps.csv.gz")),
+    ("candle_gpt", concat!(env!("CARGO_MANIFEST_DIR"), "/traces/candle_gpt.csv.gz")),
+    ("burn_gpt", concat!(env!("CARGO_MANIFEST_DIR"), "/traces/burn_gpt.csv.gz")),
+];
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/figures.txt");
 
+fn read(path: &str) -> Plan {
+    Plan::from_events(trace::open(path).unwrap()).unwrap()
+}
+
 fn plan() -> Plan {
-    Plan::from_events(trace::open(TRACE).unwrap()).unwrap()
+    read(TRACES[0].1)
 }
 
 fn setup(policy: Policy, mode: Mode) -> Setup {
@@ -67,24 +76,21 @@ fn line(figures: &Figures) -> String {
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a test is told by the environment to write its golden file")]
-fn the_repositorys_trace_gives_the_golden_figures() {
-    let plan = plan();
-    let mut text = String::new();
-    writeln!(
-        text,
-        "gpt2m_steps: {} operations, peak requested {}",
-        plan.steps.len(),
-        plan.peak_requested_bytes
-    )
-    .unwrap();
+fn the_repositorys_traces_give_the_golden_figures() {
     let runs =
         [(Policy::Caching, Mode::Default), (Policy::Glake, Mode::Default), (Policy::Glake, Mode::Compact)];
-    for (policy, mode) in runs {
-        for cap in [None, Some(1.02)] {
-            let figures = Setup { cap, ..setup(policy, mode) }.on_sim(&plan).unwrap().figures;
-            assert_eq!(figures.check, Some(Checked::default()), "{policy:?} {mode:?} {cap:?}");
-            assert_eq!(figures.failed_frees, 0);
-            text += &line(&figures);
+    let mut text = String::new();
+    for (name, path) in TRACES {
+        let plan = read(path);
+        let (n, peak) = (plan.steps.len(), plan.peak_requested_bytes);
+        writeln!(text, "{name}: {n} operations, peak requested {peak}").unwrap();
+        for (policy, mode) in runs {
+            for cap in [None, Some(1.02)] {
+                let figures = Setup { cap, ..setup(policy, mode) }.on_sim(&plan).unwrap().figures;
+                assert_eq!(figures.check, Some(Checked::default()), "{name} {policy:?} {mode:?} {cap:?}");
+                assert_eq!(figures.failed_frees, 0);
+                text += &line(&figures);
+            }
         }
     }
     if env::var("GLAKE_UPDATE_GOLDEN").is_ok() {
