@@ -1,5 +1,7 @@
 //! burn's devices and tensors as arguments.
 
+use std::fmt;
+
 use burn_cubecl::CubeDevice;
 use burn_cubecl::tensor::CubeTensor;
 use burn_dispatch::backends::Cube;
@@ -14,7 +16,7 @@ use glake_hook::DevicePtr;
 use crate::{Glake, Gpu};
 
 /// Why there is no GPU or no address.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
     /// The device or the tensor is of another backend than burn's CUDA.
@@ -26,6 +28,12 @@ pub enum TensorError {
     /// cubecl has no memory for the tensor: what was to make it failed, or it is a view that cubecl refuses.
     #[error("cubecl has no memory for the tensor: {0}")]
     NoMemory(#[source] Box<ServerError>),
+}
+
+impl fmt::Debug for TensorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Glake {

@@ -1,10 +1,12 @@
 //! What can go wrong, and what to do.
 
+use std::fmt;
+
 use candle_core::DeviceLocation;
 use glake_hook::AllocError;
 
 /// Why glake is not active. The program runs on, as if `install` had not been called.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
     /// The crate was built without its feature `cuda`.
@@ -18,8 +20,15 @@ pub enum InstallError {
     Hook(#[from] glake_hook::InstallError),
 }
 
+// As text: a `main` that returns an error prints it by `Debug`, and what to do has to be read there.
+impl fmt::Debug for InstallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Why a request was not served.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The device is not one of CUDA's.
@@ -41,6 +50,12 @@ pub enum Error {
     /// candle refused.
     #[error(transparent)]
     Candle(Box<candle_core::Error>),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<candle_core::Error> for Error {

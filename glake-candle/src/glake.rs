@@ -218,6 +218,7 @@ mod tests {
     fn errors_cross_to_candle_and_back() {
         let crossed: candle_core::Error = Error::NotServed(DeviceId(3)).into();
         assert!(crossed.to_string().contains("candle's memory on device 3"), "{crossed}");
+        assert!(format!("{crossed:?}").contains("cargo tree -i cudarc"), "{crossed:?}");
         let own = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap().reshape(3).unwrap_err();
         let text = own.to_string();
         let again: candle_core::Error = Error::from(own).into();

@@ -7,6 +7,9 @@ use glake_candle::{Config, Glake, InstallError};
 fn install_says_which_feature_is_missing() {
     let error = glake_candle::install(Config::new()).unwrap_err();
     assert_eq!(error, InstallError::CpuBuild);
-    assert!(error.to_string().contains("cargo add glake-candle --features cuda"), "{error}");
+    // A `main` that returns the error prints it by `Debug`.
+    for text in [error.to_string(), format!("{error:?}")] {
+        assert!(text.contains("cargo add glake-candle --features cuda"), "{text}");
+    }
     assert!(Glake::installed().is_none());
 }

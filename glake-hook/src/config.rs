@@ -1,6 +1,7 @@
 //! How the hook is set up.
 
 use std::env;
+use std::fmt;
 
 use glake_core::units::DeviceId;
 use glake_vmm::Mode;
@@ -38,7 +39,7 @@ impl Default for Config {
 }
 
 /// An option, or its value, that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
     /// There is no such option.
@@ -58,6 +59,13 @@ pub enum OptionError {
     /// The pool refused.
     #[error("the option is set, but the pool of device {} could not give memory back", .0.0)]
     NotTrimmed(DeviceId),
+}
+
+// As text: a `main` that returns an error prints it by `Debug`, and what to do has to be read there.
+impl fmt::Debug for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// What takes a number of bytes.
@@ -205,7 +213,9 @@ mod tests {
         assert_eq!(Config::new().with("GLAKE_POOL_LIMITS", "1"), Err(OptionError::Unknown));
         for value in ["", "GiB", "-1", "1.5GiB", "1GB", "99999999999TiB", "١"] {
             let error = Config::new().with(LIMIT, value).unwrap_err();
-            assert!(error.to_string().starts_with("GLAKE_POOL_LIMIT takes bytes"), "{value}: {error}");
+            for text in [error.to_string(), format!("{error:?}")] {
+                assert!(text.starts_with("GLAKE_POOL_LIMIT takes bytes"), "{value}: {text}");
+            }
         }
         assert!(Config::new().with("GLAKE_POOL_MODE", "fast").is_err());
     }

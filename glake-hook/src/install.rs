@@ -1,6 +1,7 @@
 //! How the hook is put in place, and how it proves that it is.
 
 use std::cell::Cell;
+use std::fmt;
 use std::sync::Mutex;
 
 use glake_core::driver::Driver as _;
@@ -16,7 +17,7 @@ use crate::real::{Ptr, real};
 use crate::shim::{self, Bound};
 
 /// Why the hook is not active. The program runs on, with the driver's own allocator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
     /// There is no driver, or none that glake can use.
@@ -49,6 +50,13 @@ pub enum InstallError {
          mounted /proc"
     )]
     NoShim,
+}
+
+// As text: a `main` that returns an error prints it by `Debug`, and what to do has to be read there.
+impl fmt::Debug for InstallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Installs the hook: from now on, allocations of device memory come from glake's pools.
