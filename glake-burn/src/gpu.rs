@@ -1,6 +1,5 @@
 //! One GPU of a program: cubecl's server of it, and glake's pool under that.
 
-use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 
@@ -8,7 +7,7 @@ use cubecl_runtime::client::Client;
 use glake_hook::{AllocError, Defragmented, DeviceId, Recording, Stats};
 
 use crate::lease::Lease;
-use crate::{CollectError, Granularity};
+use crate::{CollectError, Granularity, tags};
 
 /// One GPU, as burn and glake see it. Cheap to clone.
 #[derive(Clone)]
@@ -74,20 +73,16 @@ impl Gpu {
 
     /// Runs `work`; what it allocates bears `name` in [`Glake::tagged_bytes`](crate::Glake::tagged_bytes).
     ///
-    /// cubecl allocates in a thread of its own, behind what was submitted before: this waits, at the
-    /// beginning and at the end, until that thread has come so far. Operations that burn holds back to
-    /// fuse them count where they run.
+    /// cubecl allocates in one thread for all of a device, behind what was submitted before: this waits, at
+    /// the beginning and at the end, until that thread has come so far. What other threads allocate on the
+    /// device meanwhile counts too; of scopes open at the same time, the one begun last. Operations that burn
+    /// holds back to fuse them count where they run.
     pub fn tagged<R>(&self, name: &'static str, work: impl FnOnce() -> R) -> R {
         let hook = self.hook;
-        let _end = self
-            .in_device_thread(move || TAGS.with_borrow_mut(|tags| tags.push(hook.tag(name))))
-            .map(|()| Untag { client: &self.client });
+        // Where the thread is gone, nothing is allocated there either.
+        let scope = self.client.exclusive(move || tags::begin(hook, name)).ok();
+        let _end = scope.map(|scope| Untag { gpu: self, scope });
         work()
-    }
-
-    /// `None` where the thread is gone; then nothing is allocated there either.
-    fn in_device_thread(&self, task: impl FnOnce() + Send) -> Option<()> {
-        self.client.exclusive(task).ok()
     }
 
     /// Records this device's allocations into `path`, in the format that glake's replay reads (gzip where
@@ -141,19 +136,16 @@ impl Gpu {
     }
 }
 
-thread_local! {
-    /// The open scopes, in a device's thread: a tag is of the thread that made it.
-    static TAGS: RefCell<Vec<glake_hook::Tag>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Ends the innermost tag, also where the work panics.
+/// Ends a scope, also where the work panics.
 struct Untag<'a> {
-    client: &'a Client,
+    gpu: &'a Gpu,
+    scope: u64,
 }
 
 impl Drop for Untag<'_> {
     fn drop(&mut self) {
+        let (hook, scope) = (self.gpu.hook, self.scope);
         // Where the thread is gone, its tags are, too.
-        let _ = self.client.exclusive(|| TAGS.with_borrow_mut(|tags| drop(tags.pop())));
+        let _ = self.gpu.client.exclusive(move || tags::end(hook, scope));
     }
 }

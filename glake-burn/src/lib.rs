@@ -42,6 +42,7 @@ mod glake;
 mod gpu;
 mod lease;
 pub mod settings;
+mod tags;
 #[cfg(feature = "cuda")]
 mod tensors;
 
