@@ -1,6 +1,6 @@
 //! What [`install`](crate::install) is told.
 
-use glake_hook::Mode;
+use glake_hook::{Mode, OptionError};
 
 /// What is one allocation of glake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,14 @@ pub enum Granularity {
 }
 
 /// How to install glake under burn.
-#[derive(Clone, Debug, Default)]
+///
+/// ```
+/// use glake_burn::{Config, Granularity, Mode};
+/// let config = Config::from_env()?.granularity(Granularity::Tensor).mode(Mode::Compact);
+/// # let _ = config;
+/// # Ok::<(), glake_burn::OptionError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     pub(crate) hook: glake_hook::Config,
     pub(crate) granularity: Granularity,
@@ -27,6 +34,14 @@ impl Config {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What the environment's `GLAKE_*` variables describe, each tensor an allocation.
+    ///
+    /// # Errors
+    /// [`OptionError::BadValue`] for the first variable that makes no sense.
+    pub fn from_env() -> Result<Self, OptionError> {
+        Ok(Self { hook: glake_hook::Config::from_env()?, granularity: Granularity::default() })
     }
 
     /// What is one allocation, in [`Gpu::run`](crate::Gpu::run).
@@ -50,10 +65,25 @@ impl Config {
         self
     }
 
-    /// Everything else that the hook can be told.
-    #[must_use]
-    pub fn hook(mut self, hook: glake_hook::Config) -> Self {
-        self.hook = hook;
-        self
+    /// The configuration with an option of the pool set by its name in the environment, such as
+    /// `GLAKE_POOL_STITCH_ABOVE`.
+    ///
+    /// # Errors
+    /// [`OptionError::Unknown`], which lists the names; [`OptionError::BadValue`].
+    pub fn with(mut self, name: &str, value: &str) -> Result<Self, OptionError> {
+        self.hook = self.hook.with(name, value)?;
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_by_name_add_to_the_others() {
+        let config = Config::new().mode(Mode::Compact).with("GLAKE_POOL_LIMIT", "3GiB").unwrap();
+        assert_eq!(config, Config::new().limit_bytes(3 << 30).mode(Mode::Compact));
+        assert_eq!(Config::new().with("GLAKE_POOL", "1"), Err(OptionError::Unknown));
     }
 }

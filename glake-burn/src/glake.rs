@@ -1,11 +1,14 @@
 //! glake under burn, once it is installed.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use cubecl_runtime::client::Client;
 use glake_hook::{OptionError, PassedOn};
 
 use crate::{Config, Gpu, Granularity, InstallError, settings};
+
+static INSTALLED: OnceLock<Glake> = OnceLock::new();
 
 /// Puts glake's pool under burn, for the rest of the process.
 ///
@@ -18,7 +21,7 @@ use crate::{Config, Gpu, Granularity, InstallError, settings};
 pub fn install(config: Config) -> Result<Glake, InstallError> {
     settings::apply()?;
     let hook = glake_hook::install(config.hook)?;
-    Ok(Glake { hook, granularity: config.granularity })
+    Ok(*INSTALLED.get_or_init(|| Glake { hook, granularity: config.granularity }))
 }
 
 /// glake, installed under burn.
@@ -29,6 +32,12 @@ pub struct Glake {
 }
 
 impl Glake {
+    /// glake, if [`install`] has put it under burn.
+    #[must_use]
+    pub fn installed() -> Option<Self> {
+        INSTALLED.get().copied()
+    }
+
     /// The GPU of one of cubecl's clients.
     #[must_use]
     pub fn gpu_of(&self, client: Client) -> Gpu {

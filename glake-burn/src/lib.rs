@@ -50,6 +50,7 @@ pub use config::{Config, Granularity};
 pub use cubecl_runtime::client::Client;
 pub use error::{CollectError, InstallError};
 pub use glake::{Glake, install};
+pub use glake_hook;
 pub use glake_hook::{
     AllocError, Defragmented, DeviceId, DevicePtr, Mode, OptionError, PassedOn, Recording, Stats,
 };

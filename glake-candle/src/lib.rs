@@ -38,6 +38,7 @@ pub use error::{Error, InstallError};
 pub use glake::{Glake, Workspace, install};
 pub use tensors::Element;
 
+pub use glake_hook;
 pub use glake_hook::{
     AllocError, Config, Defragmented, DeviceId, DevicePtr, Mode, OptionError, PassedOn, Recording, Stats, Tag,
 };

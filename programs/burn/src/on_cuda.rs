@@ -17,7 +17,7 @@ pub(crate) fn run(args: &Args) -> Result<Report, Failure> {
 }
 
 fn with_glake(args: &Args) -> Result<Report, Failure> {
-    let mut config = Config::new().granularity(match args.granularity {
+    let mut config = Config::from_env()?.granularity(match args.granularity {
         Granularity::Page => glake_burn::Granularity::Page,
         Granularity::Tensor => glake_burn::Granularity::Tensor,
     });

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<Report, Failure> {
     CubeClRuntimeConfig::set(settings);
     match args.glake {
         Glake::On => {
-            let mut config = Config::new();
+            let mut config = Config::from_env()?;
             if let Some(limit_bytes) = args.limit_bytes {
                 config = config.limit_bytes(limit_bytes);
             }
