@@ -25,24 +25,24 @@ done
 export LD_LIBRARY_PATH="${folders#:}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
 wanted() {
-    name=$1
+    item=$1
     shift
     [ $# -eq 0 ] && return 0
     for word in "$@"; do
-        case $name in *"$word"*) return 0 ;; esac
+        case $item in *"$word"*) return 0 ;; esac
     done
     return 1
 }
 
 # run NAME ARGUMENT...: one line of JSON with the name in it, or the error in the log.
 run() {
-    name=$1
+    label=$1
     shift
     # shellcheck disable=SC2086 # the list is meant to be split
     if line=$(./glake-candle-programs "$@" ${ARGUMENTS:-} --json 2>> "$out/log.txt"); then
-        echo "{\"name\":\"$name\",${line#\{}" >> "$out/runs.jsonl"
+        echo "{\"name\":\"$label\",${line#\{}" >> "$out/runs.jsonl"
     else
-        echo "{\"name\":\"$name\",\"failed\":\"$*\"}" >> "$out/runs.jsonl"
+        echo "{\"name\":\"$label\",\"failed\":\"$*\"}" >> "$out/runs.jsonl"
     fi
 }
 
