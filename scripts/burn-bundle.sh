@@ -40,7 +40,6 @@ for program in "$@"; do
     *) echo "no program $program: burn or burn21" >&2; exit 2 ;;
     esac
     strip -o "$out/$program" "$binary"
-    # Two of them are too large for the way there.
     xz -T0 -f "$out/$program"
 done
 cp scripts/burn-run.sh $out/run.sh

@@ -110,11 +110,15 @@ PYTHON
         ballast=$!
         until grep -qs left "$out/ballast.txt" || ! kill -0 $ballast 2>/dev/null; do sleep 1; done
         cat "$out/ballast.txt"
-        echo "capped, without glake:"
-        run capped-off --glake off --granularity page
-        echo "capped, with glake:"
-        run capped-on --glake on --granularity tensor
-        tail -n 1 "$json" | grep -o '"loss_hash": *"[0-9a-f]*"\|"device_peak_bytes": *[0-9]*' || true
-        kill $ballast
+        if grep -qs left "$out/ballast.txt"; then
+            echo "capped, without glake:"
+            run capped-off --glake off --granularity page
+            echo "capped, with glake:"
+            run capped-on --glake on --granularity tensor
+            tail -n 1 "$json" | grep -o '"loss_hash": *"[0-9a-f]*"\|"device_peak_bytes": *[0-9]*' || true
+        else
+            echo "not capped: no ballast" >&2
+        fi
+        kill $ballast 2>/dev/null || true
     fi
 done
