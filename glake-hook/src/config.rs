@@ -112,8 +112,8 @@ impl Config {
     /// Gives each pool a thread that removes mappings that are no longer needed, and sees to
     /// `headroom_bytes` and `leave_bytes`. `GLAKE_POOL_BACKGROUND`: `on` or `off`.
     #[must_use]
-    pub fn background(self, is_on: bool) -> Self {
-        Self { has_worker: is_on, ..self }
+    pub fn background(self) -> Self {
+        Self { has_worker: true, ..self }
     }
 
     /// How many free bytes the thread keeps ready. `GLAKE_POOL_HEADROOM`.
@@ -169,11 +169,11 @@ impl Config {
             2 => self.stitch_above_bytes(bytes()?),
             3 => self.headroom_bytes(bytes()?),
             4 => self.leave_bytes(bytes()?),
-            5 => self.background(match value {
-                "on" | "1" => true,
-                "off" | "0" => false,
+            5 => match value {
+                "on" | "1" => self.background(),
+                "off" | "0" => Self { has_worker: false, ..self },
                 _ => return Err(bad("on or off")),
-            }),
+            },
             _ => self.pinned_bytes(bytes()?),
         })
     }
@@ -205,7 +205,7 @@ mod tests {
             config.with("GLAKE_POOL_MODE", "compact").unwrap().with("GLAKE_POOL_LEAVE", "1 MiB").unwrap();
         assert_eq!(config, Config::new().limit_bytes(3 << 30).mode(Mode::Compact).leave_bytes(1 << 20));
         let config = Config::new().with("GLAKE_POOL_BACKGROUND", "on").unwrap().with(PINNED, "0").unwrap();
-        assert_eq!(config, Config::new().background(true).pinned_bytes(0));
+        assert_eq!(config, Config::new().background().pinned_bytes(0));
     }
 
     #[test]

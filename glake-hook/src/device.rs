@@ -25,7 +25,8 @@ pub(crate) struct Device {
     context: AtomicU64,
     /// None where no pool could be made: the driver's allocator serves the device.
     pool: OnceLock<Option<DevicePool>>,
-    pub(crate) limit_bytes: AtomicU64,
+    /// The pool's limit in bytes. Held while the pool is made, and while its limit is changed.
+    pub(crate) limit_bytes: Mutex<u64>,
     /// Whether the program's allocations on streams are of plain memory: not from a pool of its own that is shared.
     pub(crate) is_async_served: AtomicBool,
     is_recorded: AtomicBool,
@@ -59,7 +60,7 @@ impl Device {
             cu,
             context: AtomicU64::new(0),
             pool: OnceLock::new(),
-            limit_bytes: AtomicU64::new(limit_bytes),
+            limit_bytes: Mutex::new(limit_bytes),
             is_async_served: AtomicBool::new(true),
             is_recorded: AtomicBool::new(false),
             recorder: Mutex::default(),
@@ -78,18 +79,25 @@ impl Device {
 
     /// The pool, made at the first call.
     pub(crate) fn pool(&self, hook: &'static Hook) -> Option<&DevicePool> {
-        self.pool.get_or_init(|| self.make_pool(hook).inspect_err(|error| self.complain(error)).ok()).as_ref()
+        self.pool.get().map_or_else(|| self.first_pool(hook), Option::as_ref)
+    }
+
+    #[cold]
+    fn first_pool(&self, hook: &'static Hook) -> Option<&DevicePool> {
+        let limit_bytes = lock(&self.limit_bytes);
+        let make = || self.make_pool(hook, *limit_bytes).inspect_err(|error| self.complain(error)).ok();
+        self.pool.get_or_init(make).as_ref()
     }
 
     fn complain(&self, error: &AllocError) {
         tracing::warn!(device = self.id.0, %error, "no pool: the driver's own allocator serves the device");
     }
 
-    fn make_pool(&self, hook: &'static Hook) -> Result<DevicePool, AllocError> {
+    fn make_pool(&self, hook: &'static Hook, limit_bytes: u64) -> Result<DevicePool, AllocError> {
         let config = &hook.config;
         let set_up = glake_vmm::Config::new(self.id)
             .mode(config.mode)
-            .limit_bytes(self.limit_bytes.load(Ordering::Relaxed))
+            .limit_bytes(limit_bytes)
             .stitch_above_bytes(config.stitch_above_bytes)
             .headroom_bytes(config.headroom_bytes)
             .leave_bytes(config.leave_bytes);

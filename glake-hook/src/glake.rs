@@ -117,7 +117,8 @@ impl Glake {
     /// # Errors
     /// [`AllocError::Driver`]; the limit is set all the same.
     pub fn limit_bytes(self, device: DeviceId, limit_bytes: u64) -> Result<u64, AllocError> {
-        self.device(device)?.limit_bytes.store(limit_bytes, Ordering::Relaxed);
+        let mut limit = lock(&self.device(device)?.limit_bytes);
+        *limit = limit_bytes;
         self.with_pool(device, 0, |pool| pool.pool.set_limit_bytes(limit_bytes))
     }
 

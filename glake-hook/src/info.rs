@@ -1,12 +1,11 @@
 //! What the driver says of memory, where that is the pool's.
 
 use std::ffi::CStr;
-use std::sync::atomic::Ordering;
 
 use glake_core::units::DevicePtr;
 
 use crate::exports;
-use crate::hook::Hook;
+use crate::hook::{Hook, lock};
 use crate::real::{Code, INVALID_VALUE, NOT_SUPPORTED, Ptr, SUCCESS};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -18,7 +17,7 @@ impl Hook {
     pub(crate) fn free_bytes(&self, driver_free: usize) -> Option<usize> {
         let device = self.device_of(self.current_context())?;
         let stats = device.pool_if_any().map(|pool| pool.pool.stats()).unwrap_or_default();
-        let limit = device.limit_bytes.load(Ordering::Relaxed);
+        let limit = *lock(&device.limit_bytes);
         let free = (driver_free as u64).saturating_add(stats.free_bytes());
         usize::try_from(free.min(limit.saturating_sub(stats.allocated_bytes))).ok()
     }

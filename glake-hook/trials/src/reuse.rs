@@ -143,7 +143,7 @@ pub(crate) fn a_use_behind_a_capture_is_the_streams() {
 }
 
 pub(crate) fn default_streams_of_two_devices() {
-    let program = Program::new(all_there_is().background(true));
+    let program = Program::new(all_there_is().background());
     if CudaContext::device_count().unwrap() < 2 {
         println!("one device: nothing to try");
         return;
