@@ -33,7 +33,9 @@ pub struct Glake(glake_hook::Glake);
 
 /// Memory of the pool that cuBLAS works in, on one device; made by [`Glake::cublas_workspace`].
 ///
-/// When it is dropped, cuBLAS goes back to memory of its own and the pool gets this back.
+/// When it is dropped, cuBLAS goes back to memory of its own and the pool gets this back. A device needs one:
+/// the drop of either of two takes cuBLAS back. Graphs captured meanwhile work in this memory as well, and must not
+/// be launched after it is dropped.
 #[derive(Debug)]
 #[must_use = "cuBLAS works in the pool's memory until this is dropped"]
 pub struct Workspace {
