@@ -13,8 +13,8 @@
 //! - [`Gpu::run_on_reused_stream`] is for threads that come and go. cubecl keeps a memory of its own for
 //!   each thread that ever used the device; here a finished thread's memory serves the next one.
 //! - [`Gpu::collect`] and [`Gpu::trim`] give back what cubecl and glake hold for nobody.
-//! - With the feature `cuda`: burn's devices and tensors as arguments, [`Glake::address`],
-//!   [`Glake::owns`].
+//! - With the feature `cuda`: burn's devices and tensors as arguments, `Glake::gpu`, `Glake::address`,
+//!   `Glake::owns`.
 //!
 //! ```no_run
 //! # #[cfg(feature = "cuda")]
