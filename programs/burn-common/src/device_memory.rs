@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use libloading::{Library, Symbol};
 
+use crate::Failure;
+
 type Init = unsafe extern "C" fn(c_uint) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
 type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
@@ -28,9 +30,6 @@ pub struct Memory {
 // SAFETY: the context is a handle that the driver allows in any thread; it is made current in the
 // thread that asks.
 unsafe impl Send for Memory {}
-
-/// A library to load, a symbol to find, or a driver call that failed: which.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Memory {
     /// Opens the driver and the first device's primary context.

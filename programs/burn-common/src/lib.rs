@@ -1,4 +1,4 @@
-//! What the burn programs share: arguments, generated data, the device's memory, the report.
+//! What the burn programs share: from the command line to the report.
 //!
 //! Nothing here knows burn, so that one version of the figures serves every version of burn.
 
@@ -9,8 +9,10 @@ mod args;
 mod data;
 mod device_memory;
 mod report;
+mod start;
 
 pub use args::{Allocator, Args, Device, Glake, Granularity};
 pub use data::{Batch, Batches, N_FEATURES};
 pub use device_memory::{Memory, Peak};
 pub use report::{Pool, Report, Steps};
+pub use start::{Failure, start};

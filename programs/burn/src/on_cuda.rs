@@ -4,9 +4,9 @@ use burn::tensor::Device;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig, memory::CudaAllocator};
 use cubecl::cuda::CudaDevice;
 use glake_burn::Config;
-use glake_burn_common::{Allocator, Args, Glake, Granularity, Memory, Pool, Report, Steps};
+use glake_burn_common::{Allocator, Args, Failure, Glake, Granularity, Memory, Pool, Report, Steps};
 
-use crate::{Failure, PROGRAM, train};
+use crate::{PROGRAM, train};
 
 /// Trains on the first GPU with glake or without.
 pub(crate) fn run(args: &Args) -> Result<Report, Failure> {

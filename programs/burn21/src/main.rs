@@ -15,12 +15,9 @@ use std::process::ExitCode;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer as _};
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{ElementConversion as _, Tensor, TensorData};
-use clap::Parser as _;
-use glake_burn_common::{Args, Batches, N_FEATURES, Report, Steps};
+use glake_burn_common::{Args, Batches, Failure, N_FEATURES, Report, Steps};
 
 use model::{Sizes, Transformer};
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const PROGRAM: &str = "burn 0.21";
 
@@ -54,22 +51,7 @@ fn train<B: AutodiffBackend>(
 }
 
 fn main() -> ExitCode {
-    match report(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn report(args: &Args) -> Result<(), Failure> {
-    let report = run(args)?;
-    print!("{report}");
-    if let Some(path) = &args.json {
-        report.append(path)?;
-    }
-    Ok(())
+    glake_burn_common::start(run)
 }
 
 fn run(args: &Args) -> Result<Report, Failure> {

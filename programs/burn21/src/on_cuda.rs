@@ -11,10 +11,10 @@ use cubecl::config::memory::PersistentMemory;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use cubecl::cuda::{CudaDevice, CudaRuntime};
 use cubecl::prelude::Runtime as _;
-use glake_burn_common::{Args, Glake, Granularity, Memory, Pool, Report, Steps};
+use glake_burn_common::{Args, Failure, Glake, Granularity, Memory, Pool, Report, Steps};
 use glake_hook::{Config, DeviceId};
 
-use crate::{Failure, PROGRAM, train};
+use crate::{PROGRAM, train};
 
 const DEVICE: DeviceId = DeviceId(0);
 
