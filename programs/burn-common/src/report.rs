@@ -57,6 +57,8 @@ pub struct Report {
     pub program: String,
     /// The command line.
     pub args: Args,
+    /// Steps at the beginning that the times leave out.
+    pub n_left_out: usize,
     /// Mean time of a step after the warm-up, in milliseconds.
     pub step_ms_mean: f64,
     /// Median time of a step after the warm-up, in milliseconds.
@@ -93,6 +95,7 @@ impl Report {
         Self {
             program: program.to_owned(),
             args: args.clone(),
+            n_left_out: first,
             step_ms_mean: seconds * 1e3 / as_f64(times.len().max(1)),
             step_ms_p50: p50.as_secs_f64() * 1e3,
             positions_per_s: as_f64(positions) / seconds.max(f64::MIN_POSITIVE),
@@ -123,7 +126,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "step            mean {:.2} ms, p50 {:.2} ms, {:.0} positions/s, without the first {}",
-            self.step_ms_mean, self.step_ms_p50, self.positions_per_s, self.args.warm_up
+            self.step_ms_mean, self.step_ms_p50, self.positions_per_s, self.n_left_out
         )?;
         writeln!(
             f,
@@ -199,5 +202,10 @@ mod tests {
         assert!((report.positions_per_s - 1000.0).abs() < 1e-6);
         assert!((report.total_s - 1.06).abs() < 1e-9);
         assert!(report.loss_first > report.loss_last);
+        let short = Report::new("test", &Args::parse_from(["test"]), &steps).to_string();
+        assert!(
+            short.contains("mean 20.00 ms, p50 20.00 ms, 1000 positions/s, without the first 3"),
+            "{short}"
+        );
     }
 }
