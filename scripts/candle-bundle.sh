@@ -1,16 +1,15 @@
 #!/bin/sh
 # Builds candle's programs for a machine with an H200 and without Rust, in the folder candle-bundle/.
 #
-#   scripts/candle-bundle.sh [CUDA_HOME]     made by scripts/cuda-toolkit.sh, or made now in target/cuda
+#   scripts/candle-bundle.sh [CUDA_HOME]     a toolkit; by scripts/cuda-toolkit.sh in target/cuda where there is none
 #
 # There: cd candle-bundle && ./run.sh; see programs/candle/run.sh. candle-bundle.tgz is the same, packed.
 # CUDA_COMPUTE_CAP (90) names another GPU.
 set -eu
+cuda=${1:+$(realpath -m "$1")}
 cd "$(dirname "$0")/.."
-cuda=${1:-$PWD/target/cuda}
-[ -e "$cuda/lib64/libcuda.so" ] || scripts/cuda-toolkit.sh "$cuda"
-
-cuda=$(cd "$cuda" && pwd)
+: "${cuda:=$PWD/target/cuda}"
+[ -e "$cuda/lib64/libcuda.so" ] || [ -e "$cuda/lib64/stubs/libcuda.so" ] || scripts/cuda-toolkit.sh "$cuda"
 
 export CUDA_HOME="$cuda" CUDA_COMPUTE_CAP="${CUDA_COMPUTE_CAP:-90}" PATH="$cuda/bin:$PATH"
 target=${CARGO_TARGET_DIR:-programs/candle/target}

@@ -12,6 +12,7 @@ set -eu
 [ $# -eq 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
+[ ! -e "$dir/bin" ] || [ -L "$dir/bin" ] || { echo "$dir holds a toolkit, or something else, already" >&2; exit 1; }
 
 installed() { echo "$dir"/venv/lib/python3*/site-packages/nvidia/cu13; }
 if [ ! -x "$(installed)/bin/nvcc" ] || [ ! -e "$(installed)/include/curand.h" ]; then

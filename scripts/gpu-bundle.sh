@@ -8,9 +8,14 @@
 # OUT (out/) takes one log per item and the summary; TIMEOUT_S (300) is each item's limit. What is
 # printed at the end is short: verdicts, bars, figures of the replays, failures.
 set -eu
+from=$PWD
 cd "$(dirname "$0")/.."
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 rm -rf bundle
 mkdir -p bundle/tests bundle/examples bundle/benches bundle/traces
+# Before anything is built: one may be missing.
+root=$PWD
+for trace in "$@"; do (cd "$from" && cp "$trace" "$root/bundle/traces/"); done
 
 # The packages that are there; a later one joins by its name.
 packages=""
@@ -66,19 +71,18 @@ rm bundle/artefacts.json
 cargo build --quiet --profile bundle -p glake-hook-trials -p glake-standin
 # By itself, for the trials have features of the hook that it has not.
 cargo build --quiet --profile bundle -p glake-capi
-mkdir -p bundle/trials target/bundle/driver
-ln -sf ../libglake_standin.so target/bundle/driver/libcuda.so
-CARGO_ENCODED_RUSTFLAGS="-Lnative=$PWD/target/bundle/driver" cargo build --quiet --release \
+mkdir -p bundle/trials "$target/bundle/driver"
+ln -sf ../libglake_standin.so "$target/bundle/driver/libcuda.so"
+CARGO_ENCODED_RUSTFLAGS="-Lnative=$target/bundle/driver" cargo build --quiet --release \
     --config 'profile.release.strip=true' --manifest-path glake-hook/trials/linked/Cargo.toml --features linked \
-    --target-dir target/linked
-cp target/bundle/trial bundle/trials/loading
-cp target/linked/release/trial bundle/trials/linked
+    --target-dir "$target/linked"
+cp "$target/bundle/trial" bundle/trials/loading
+cp "$target/linked/release/trial" bundle/trials/linked
 # PyTorch's scripts, with what they load.
 cp -r programs/pytorch bundle/pytorch
-cp target/bundle/libglake.so bundle/pytorch/
+cp "$target/bundle/libglake.so" bundle/pytorch/
 
 cp traces/*.csv* bundle/traces/
-for trace in "$@"; do cp "$trace" bundle/traces/; done
 cp scripts/gpu-run.sh bundle/run.sh
 chmod +x bundle/run.sh
 
