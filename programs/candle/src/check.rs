@@ -14,7 +14,7 @@ type Check = fn(Glake, &Device) -> Outcome;
 
 const MIB: usize = 1 << 20;
 
-const CHECKS: [(&str, Check); 10] = [
+const CHECKS: [(&str, Check); 11] = [
     ("a tensor of candle's is in the pool", in_the_pool),
     ("a tensor in the pool is like any other", like_any_other),
     ("a view's address is that of its first element", views),
@@ -22,6 +22,7 @@ const CHECKS: [(&str, Check); 10] = [
     ("memory dropped on another thread comes back", other_threads),
     ("bytes have their tag", tags),
     ("cuBLAS works in the pool's memory, and without it", cublas),
+    ("a captured graph keeps its memory", graphs),
     ("a limit is kept, and lifted", limits),
     ("trimming gives memory back", trimming),
     ("a trace is recorded", recording),
@@ -126,6 +127,60 @@ fn cublas(glake: Glake, device: &Device) -> Outcome {
     see(product()? == right, "the product is right")?;
     drop(workspace);
     see(product()? == right, "the product is right without it")
+}
+
+/// A graph of candle's operations, with what they allocate inside, launched while others allocate.
+#[cfg(feature = "cuda")]
+fn graphs(_: Glake, device: &Device) -> Outcome {
+    use candle_core::cuda_backend::cudarc::driver::sys::{
+        CUgraphInstantiate_flags as Flags, CUstreamCaptureMode as Mode,
+    };
+
+    const SIDE: usize = 256;
+    let stream = device.as_cuda_device()?.cuda_stream();
+    let filled = |value: f32| Tensor::full(value, (SIDE, SIDE), device);
+    let (input, ones) = (filled(0.0)?, filled(1.0)?);
+    let operations = || (input.matmul(&ones)?.relu()? + &ones)?.sqr();
+    // The first time kernels are loaded, which a capture forbids.
+    drop(operations()?);
+    device.synchronize()?;
+    stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    let output = operations();
+    let graph = stream.end_capture(Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?;
+    let (output, graph) = (output?, graph.ok_or("no graph was captured")?);
+    let mut others = Vec::new();
+    for n in [1.0f32, 2.0, 3.0] {
+        input.slice_set(&filled(n)?, 0, 0)?;
+        others.push(filled(-n)?);
+        graph.launch()?;
+        let right = (n * 256.0 + 1.0).powi(2);
+        see(
+            output.to_vec2::<f32>()? == vec![vec![right; SIDE]; SIDE],
+            "a launch computes what was captured",
+        )?;
+        see(others.iter().all(|other| !overlap(other, &output)), "others have memory of their own")?;
+    }
+    for (other, n) in others.iter().zip([1.0f32, 2.0, 3.0]) {
+        see(other.to_vec2::<f32>()? == vec![vec![-n; SIDE]; SIDE], "others are as they were")?;
+    }
+    Ok(())
+}
+
+/// Whether two tensors of the same size have memory in common.
+#[cfg(feature = "cuda")]
+fn overlap(a: &Tensor, b: &Tensor) -> bool {
+    let Some(glake) = Glake::installed() else { return true };
+    let bytes = (a.elem_count() * a.dtype().size_in_bytes()) as u64;
+    match (glake.address(a), glake.address(b)) {
+        (Some(a), Some(b)) => a.0.abs_diff(b.0) < bytes,
+        _ => true,
+    }
+}
+
+/// Without CUDA `install` has failed before.
+#[cfg(not(feature = "cuda"))]
+fn graphs(_: Glake, _: &Device) -> Outcome {
+    see(false, "candle is built for a GPU")
 }
 
 fn limits(glake: Glake, device: &Device) -> Outcome {
