@@ -10,8 +10,9 @@ use cubecl_runtime::server::ServerError;
 pub enum InstallError {
     /// cubecl's settings were read before, with another allocator in them.
     #[error(
-        "cubecl's settings are already in use with the synchronous allocator: install glake before the first \
-         use of burn, and where the program sets cubecl's settings itself, set memory.cuda.allocator to async"
+        "glake is not active: cubecl uses its settings already, with the synchronous allocator. Install glake before \
+         the first use of burn, and where the program sets cubecl's settings itself, set memory.cuda.allocator to \
+         async"
     )]
     SettingsInUse,
     /// The hook under the driver is not active.
@@ -44,7 +45,7 @@ mod tests {
     #[test]
     fn what_main_returns_says_what_to_do() {
         let errors = [InstallError::SettingsInUse, glake_hook::InstallError::TooLate.into()];
-        for (error, advice) in errors.iter().zip(["install glake before", "first thing in `main`"]) {
+        for (error, advice) in errors.iter().zip(["Install glake before", "first thing in `main`"]) {
             assert!(format!("{error:?}").contains(advice), "{error:?}");
         }
     }
