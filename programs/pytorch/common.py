@@ -33,6 +33,14 @@ class Stats(ctypes.Structure):
     ]
 
 
+def done(options, code):
+    """Raises what the library says of a call that failed."""
+    if code != 0:
+        library = ctypes.CDLL(options.library)
+        library.glake_error.restype = ctypes.c_char_p
+        raise RuntimeError(library.glake_error().decode())
+
+
 def start(options):
     """Imports torch with the allocator in place."""
     if options.allocator == "expandable":
@@ -45,12 +53,12 @@ def start(options):
         record = ctypes.CDLL(options.library).glake_record_stream
         glake.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
     if options.cap_mib and options.allocator == "glake":
-        ctypes.CDLL(options.library).glake_limit(0, ctypes.c_uint64(options.cap_mib << 20))
+        done(options, ctypes.CDLL(options.library).glake_limit(0, ctypes.c_uint64(options.cap_mib << 20)))
     elif options.cap_mib:
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_per_process_memory_fraction((options.cap_mib << 20) / total)
     if options.record:
-        assert ctypes.CDLL(options.library).glake_record(0, options.record.encode()) == 0
+        done(options, ctypes.CDLL(options.library).glake_record(0, options.record.encode()))
     torch.manual_seed(options.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
@@ -62,9 +70,7 @@ def peaks(torch, options):
     if options.allocator == "glake":
         library = ctypes.CDLL(options.library)
         stats = Stats()
-        if library.glake_get_stats(torch.cuda.current_device(), ctypes.byref(stats)) != 0:
-            library.glake_error.restype = ctypes.c_char_p
-            raise RuntimeError(library.glake_error().decode())
+        done(options, library.glake_get_stats(torch.cuda.current_device(), ctypes.byref(stats)))
         return stats.peak_requested_bytes, stats.peak_reserved_bytes
     stats = torch.cuda.memory_stats()
     return stats["requested_bytes.all.peak"], stats["reserved_bytes.all.peak"]
@@ -90,7 +96,7 @@ def run(name, options, torch, step):
         times.append(time.perf_counter() - began)
         most = max(most, used())
     if options.record:
-        ctypes.CDLL(options.library).glake_record_end()
+        done(options, ctypes.CDLL(options.library).glake_record_end())
     requested, reserved = peaks(torch, options)
     timed = sorted(times[options.warm_up :] or [0])
     mib = 1 << 20
