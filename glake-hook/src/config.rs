@@ -15,11 +15,9 @@ use glake_vmm::Mode;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub(crate) mode: Mode,
+    /// The pool of each device, but for its limit.
+    pub(crate) pool: glake_vmm::Config,
     pub(crate) limit_bytes: u64,
-    pub(crate) stitch_above_bytes: u64,
-    pub(crate) headroom_bytes: u64,
-    pub(crate) leave_bytes: u64,
     pub(crate) has_worker: bool,
     pub(crate) pinned_bytes: u64,
 }
@@ -27,11 +25,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            mode: Mode::Default,
+            pool: glake_vmm::Config::new(DeviceId(0)),
             limit_bytes: u64::MAX,
-            stitch_above_bytes: 0,
-            headroom_bytes: 0,
-            leave_bytes: 0,
             has_worker: false,
             pinned_bytes: 256 << 20,
         }
@@ -94,7 +89,7 @@ impl Config {
     /// How the pools weigh waste against driver time. `GLAKE_POOL_MODE`: `default`, `compact` or `pinned`.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
+        Self { pool: self.pool.mode(mode), ..self }
     }
 
     /// The most physical bytes that the pool of a device may hold. `GLAKE_POOL_LIMIT`.
@@ -106,7 +101,7 @@ impl Config {
     /// Below this many physical bytes a pool grows rather than stitch. `GLAKE_POOL_STITCH_ABOVE`.
     #[must_use]
     pub fn stitch_above_bytes(self, bytes: u64) -> Self {
-        Self { stitch_above_bytes: bytes, ..self }
+        Self { pool: self.pool.stitch_above_bytes(bytes), ..self }
     }
 
     /// Gives each pool a thread that removes mappings that are no longer needed, and sees to
@@ -119,13 +114,13 @@ impl Config {
     /// How many free bytes the thread keeps ready. `GLAKE_POOL_HEADROOM`.
     #[must_use]
     pub fn headroom_bytes(self, bytes: u64) -> Self {
-        Self { headroom_bytes: bytes, has_worker: true, ..self }
+        Self { pool: self.pool.headroom_bytes(bytes), has_worker: true, ..self }
     }
 
     /// How many free bytes the thread leaves to others on the device. `GLAKE_POOL_LEAVE`.
     #[must_use]
     pub fn leave_bytes(self, bytes: u64) -> Self {
-        Self { leave_bytes: bytes, has_worker: true, ..self }
+        Self { pool: self.pool.leave_bytes(bytes), has_worker: true, ..self }
     }
 
     /// The most bytes of freed pinned host memory that are kept for later requests, 256 MiB by default.

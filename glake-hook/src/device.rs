@@ -95,12 +95,7 @@ impl Device {
 
     fn make_pool(&self, hook: &'static Hook, limit_bytes: u64) -> Result<DevicePool, AllocError> {
         let config = &hook.config;
-        let set_up = glake_vmm::Config::new(self.id)
-            .mode(config.mode)
-            .limit_bytes(limit_bytes)
-            .stitch_above_bytes(config.stitch_above_bytes)
-            .headroom_bytes(config.headroom_bytes)
-            .leave_bytes(config.leave_bytes);
+        let set_up = config.pool.clone().on(self.id).limit_bytes(limit_bytes);
         let pool = Arc::new(SharedPool::new(Arc::new(hook.driver.clone()), set_up)?);
         let worker = if config.has_worker { self.start_worker(hook, &pool) } else { None };
         Ok(DevicePool { arena: pool.arena(), pool, _worker: worker })

@@ -25,7 +25,7 @@ pub enum Mode {
 /// use glake_vmm::{Config, Mode};
 /// let config = Config::new(DeviceId(0)).mode(Mode::Compact).limit_bytes(8 << 30);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub(crate) device: DeviceId,
     pub(crate) mode: Mode,
@@ -47,6 +47,12 @@ impl Config {
             headroom_bytes: 0,
             leave_bytes: 0,
         }
+    }
+
+    /// The same on another device.
+    #[must_use]
+    pub fn on(self, device: DeviceId) -> Self {
+        Self { device, ..self }
     }
 
     /// Sets the mode.
