@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -139,14 +139,13 @@ impl Device {
     }
 
     /// Begins a recording with the recorder that `make` makes, unless there is one.
-    pub(crate) fn begin_recording<E>(
+    pub(crate) fn begin_recording(
         &self,
-        make: impl FnOnce() -> Result<Recorder<BufWriter<File>>, E>,
-        is_recorded: impl FnOnce() -> E,
-    ) -> Result<(), E> {
+        make: impl FnOnce() -> io::Result<Recorder<BufWriter<File>>>,
+    ) -> io::Result<()> {
         let mut recorder = lock(&self.recorder);
         if recorder.is_some() {
-            return Err(is_recorded());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the device is recorded already"));
         }
         *recorder = Some(make()?);
         self.is_recorded.store(true, Ordering::Relaxed);

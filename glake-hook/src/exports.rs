@@ -17,7 +17,7 @@ macro_rules! real {
 
 mod host;
 mod info;
-mod memory;
+pub(crate) mod memory;
 mod order;
 mod pools;
 

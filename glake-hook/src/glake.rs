@@ -219,8 +219,7 @@ impl Glake {
             let clock = move || u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
             Ok(Recorder::new(writer, Box::new(clock)))
         };
-        let going_on = || io::Error::new(io::ErrorKind::AlreadyExists, "the device is recorded already");
-        device.begin_recording(make, going_on)?;
+        device.begin_recording(make)?;
         Ok(Recording { device: Some(device) })
     }
 

@@ -44,8 +44,8 @@ impl Hook {
     pub(crate) fn enable_peer(&'static self, peer: u64) -> Code {
         let Some(device) = self.device_of(self.current_context()) else { return SUCCESS };
         // Its own primary context exists, if it is one: it was named.
-        let active = self.devices.iter().filter(|device| self.is_active(device));
-        let Some(peer) = active.into_iter().find(|other| self.retain(other) == Some(peer)) else {
+        let mut active = self.devices.iter().filter(|device| self.is_active(device));
+        let Some(peer) = active.find(|other| self.retain(other) == Some(peer)) else {
             return SUCCESS;
         };
         if let Err(error) = self.grant(peer, device) {

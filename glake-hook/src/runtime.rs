@@ -6,8 +6,9 @@ use std::sync::OnceLock;
 use glake_core::units::StreamId;
 use libloading::os::unix::{Library, RTLD_LAZY};
 
-use crate::hook::{answer, stream_id, tell};
-use crate::real::{Code, Handle, NOT_SUPPORTED, Ptr, SUCCESS};
+use crate::exports::memory::{a_free, allocation};
+use crate::hook::stream_id;
+use crate::real::{Code, Handle, NOT_SUPPORTED, Ptr};
 
 type Allocate = unsafe extern "C" fn(*mut *mut c_void, usize, Handle) -> Code;
 type Free = unsafe extern "C" fn(*mut c_void, Handle) -> Code;
@@ -34,35 +35,18 @@ unsafe fn allocate(
     own: Option<Allocate>,
 ) -> Code {
     let on = stream_id(stream, default);
-    if !ptr.is_null()
-        && let Some(answer) = answer(|hook| hook.allocate(bytes, on))
-    {
-        return match answer {
-            Ok(at) => {
-                let at = std::ptr::with_exposed_provenance_mut(usize::try_from(at).unwrap_or_default());
-                // SAFETY: not null, and the caller's to be written.
-                unsafe { ptr.write(at) };
-                SUCCESS
-            }
-            Err(code) => code,
-        };
-    }
     // SAFETY: the caller's arguments, passed on.
-    let code = own.map_or(NOT_SUPPORTED, |own| unsafe { own(ptr, bytes, stream) });
-    if code == SUCCESS {
-        tell(|hook| hook.pass_on(bytes));
-    }
-    code
+    let pass = || own.map_or(NOT_SUPPORTED, |own| unsafe { own(ptr, bytes, stream) });
+    // SAFETY: the caller's pointer; an address has the size of a `CUdeviceptr`.
+    unsafe { allocation(ptr.cast(), bytes, |hook| hook.allocate(bytes, on), pass) }
 }
 
-unsafe fn free(ptr: *mut c_void, stream: Handle, default: StreamId, own: Option<Free>) -> Code {
+fn free(ptr: *mut c_void, stream: Handle, default: StreamId, own: Option<Free>) -> Code {
     let at = ptr.expose_provenance() as Ptr;
     let on = stream_id(stream, default);
-    answer(|hook| hook.free(at, on)).unwrap_or_else(|| {
-        tell(|hook| hook.pass_on_free(at));
-        // SAFETY: the caller's arguments, passed on.
-        own.map_or(NOT_SUPPORTED, |own| unsafe { own(ptr, stream) })
-    })
+    // SAFETY: the caller's arguments, passed on.
+    let pass = || own.map_or(NOT_SUPPORTED, |own| unsafe { own(ptr, stream) });
+    a_free(at, |hook| hook.free(at, on), pass)
 }
 
 macro_rules! functions {
@@ -83,8 +67,7 @@ macro_rules! functions {
         #[allow(non_snake_case, reason = "the runtime's names")]
         unsafe extern "C" fn $free(ptr: *mut c_void, stream: Handle) -> Code {
             static OWN: OnceLock<Option<Free>> = OnceLock::new();
-            // SAFETY: the caller's arguments.
-            unsafe { free(ptr, stream, $default, next(&OWN, stringify!($free).as_bytes())) }
+            free(ptr, stream, $default, next(&OWN, stringify!($free).as_bytes()))
         }
     };
 }

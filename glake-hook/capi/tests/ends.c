@@ -1,28 +1,11 @@
 /* A program whose threads call the driver first all at once, and last when they end; it does so itself when it
  * exits, and in a fork. */
+#include "cuda.h"
+
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef unsigned long long CUdeviceptr;
-typedef void *CUhandle;
-
-extern int cuInit(unsigned);
-extern int cuDevicePrimaryCtxRetain(CUhandle *, int);
-extern int cuCtxSetCurrent(CUhandle);
-extern int cuMemAlloc_v2(CUdeviceptr *, size_t);
-extern int cuMemFree_v2(CUdeviceptr);
-extern int cuMemAllocAsync(CUdeviceptr *, size_t, CUhandle);
-extern int cuMemFreeAsync(CUdeviceptr, CUhandle);
-extern int cuStreamCreate(CUhandle *, unsigned);
-extern int cuStreamBeginCapture_v2(CUhandle, int);
-extern int cuStreamEndCapture(CUhandle, CUhandle *);
-extern uint64_t glake_standin_allocations(void);
-
-#define CHECK(call) do { int code = (call); if (code) { printf("%s: %d\n", #call, code); exit(1); } } while (0)
 #define N_THREADS 8
 /* The calling thread's own stream. */
 #define OWN ((CUhandle)2)

@@ -1,24 +1,7 @@
 /* A program that is linked to the driver and knows nothing of glake. */
-#include <stdint.h>
-#include <stdio.h>
+#include "cuda.h"
+
 #include <string.h>
-
-typedef unsigned long long CUdeviceptr;
-typedef void *CUhandle;
-
-extern int cuInit(unsigned);
-extern int cuDevicePrimaryCtxRetain(CUhandle *, int);
-extern int cuCtxSetCurrent(CUhandle);
-extern int cuMemAlloc_v2(CUdeviceptr *, size_t);
-extern int cuMemFree_v2(CUdeviceptr);
-extern int cuMemAllocAsync(CUdeviceptr *, size_t, CUhandle);
-extern int cuMemFreeAsync(CUdeviceptr, CUhandle);
-extern int cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
-extern int cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
-extern int cuCtxSynchronize(void);
-extern uint64_t glake_standin_calls(const char *);
-
-#define CHECK(call) do { int code = (call); if (code) { printf("%s: %d\n", #call, code); return 1; } } while (0)
 
 int main(void) {
     CUhandle context;

@@ -14,7 +14,7 @@ use crate::streams::raw;
 ///
 /// # Safety
 /// `ptr` is null or can be written.
-unsafe fn allocation(
+pub(crate) unsafe fn allocation(
     ptr: *mut Ptr,
     bytes: usize,
     served: impl FnOnce(&'static Hook) -> Option<Result<Ptr, Code>>,
@@ -34,7 +34,11 @@ unsafe fn allocation(
 }
 
 /// A free by `served`, or by the driver through `pass`.
-fn a_free(ptr: Ptr, served: impl FnOnce(&'static Hook) -> Option<Code>, pass: impl FnOnce() -> Code) -> Code {
+pub(crate) fn a_free(
+    ptr: Ptr,
+    served: impl FnOnce(&'static Hook) -> Option<Code>,
+    pass: impl FnOnce() -> Code,
+) -> Code {
     answer(served).unwrap_or_else(|| {
         tell(|hook| hook.pass_on_free(ptr));
         pass()
