@@ -28,6 +28,7 @@ mod capture;
 mod check;
 mod commit;
 mod config;
+mod counters;
 mod find;
 mod for_all;
 mod free;

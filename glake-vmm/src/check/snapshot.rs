@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use glake_core::units::HandleId;
 
 use crate::blocks::Kind;
-use crate::pool::{Counters, StitchPool};
+use crate::counters::Counters;
+use crate::pool::StitchPool;
 use crate::sizing::Spent;
 use crate::small::UnitFigures;
 
