@@ -296,3 +296,37 @@ pub(crate) fn the_runtime_api_is_served() {
     stream.synchronize().unwrap();
     program.is_clean();
 }
+
+pub(crate) fn what_the_drivers_pool_keeps_is_had_back() {
+    type Allocate = unsafe extern "C" fn(*mut sys::CUdeviceptr, usize, sys::CUstream) -> sys::CUresult;
+    type Free = unsafe extern "C" fn(sys::CUdeviceptr, sys::CUstream) -> sys::CUresult;
+    let program = Program::new(Config::new());
+    let stream = program.context.new_stream().unwrap();
+    // SAFETY: the functions' types.
+    let (allocate, free) =
+        unsafe { (past_the_hook::<Allocate>("cuMemAllocAsync"), past_the_hook::<Free>("cuMemFreeAsync")) };
+    let mut pool = ptr::null_mut();
+    let mut keep_all = u64::MAX;
+    let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: a pool is written, and a number of 64 bits read.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&raw mut pool, program.context.cu_device()).result().unwrap();
+        sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut keep_all).cast()).result().unwrap();
+    }
+    // A library that finds the driver by itself has used most of the device.
+    let before = program.context.mem_get_info().unwrap().0;
+    let mut used = 0;
+    // SAFETY: an address is written, and given up.
+    unsafe {
+        allocate(&raw mut used, before / 4 * 3, stream.cu_stream()).result().unwrap();
+        free(used, stream.cu_stream()).result().unwrap();
+    }
+    stream.synchronize().unwrap();
+    assert!(program.context.mem_get_info().unwrap().0 < before / 2, "the driver's pool keeps it");
+    // SAFETY: nobody reads it.
+    let half = unsafe { stream.alloc::<u8>(before / 2) }.unwrap();
+    assert!(program.glake.owns(address(&half)));
+    drop(half);
+    stream.synchronize().unwrap();
+    program.is_empty();
+}

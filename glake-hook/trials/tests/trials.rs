@@ -137,7 +137,7 @@ loading! {
     a_program_allocates_from_the_pool zero_bytes_and_foreign_memory_are_the_drivers
     out_of_memory_is_said_and_got_over memory_without_a_stream_is_ready_at_once pitched_rows_are_aligned
     pinned_memory_is_kept_and_not_too_early the_drivers_pools_are_served a_pool_in_the_defaults_place_is_used
-        the_runtime_api_is_served threads_free_what_others_allocated
+        the_runtime_api_is_served what_the_drivers_pool_keeps_is_had_back threads_free_what_others_allocated
     streams_come_and_go two_streams_share_a_budget a_second_context_is_left_to_the_driver a_program_with_contexts_of_its_own
     a_thread_frees_what_another_uses plain_memory_is_freed_behind_all_streams
         a_graph_that_is_gone_leaves_work_behind a_use_behind_a_capture_is_the_streams default_streams_of_two_devices

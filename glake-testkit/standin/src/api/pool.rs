@@ -47,8 +47,9 @@ driver_functions! {
     }
 
     fn cuMemPoolTrimTo(pool: u64, bytes: u64) |machine| {
-        let _ = bytes;
-        machine.pool(pool).map(drop)
+        machine.pool(pool)?;
+        machine.trim_pool(pool, bytes);
+        Ok(())
     }
 
     fn cuMemPoolGetAttribute(pool: u64, attribute: u32, value: Out<u8>) |machine| {

@@ -9,12 +9,14 @@ use crate::raw;
 /// What the host maps at least.
 const HOST_PAGE_BYTES: u64 = 4096;
 
-/// A pool: the stand-in keeps nothing, so that what is used is what is reserved.
+/// A pool. It keeps what is freed up to its release threshold, and takes that first.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
     used_bytes: u64,
     used_high_bytes: u64,
+    /// Reserved, and not used.
+    kept_bytes: u64,
     is_destroyed: bool,
     /// Attributes that are only remembered, by number.
     remembered: [u64; 5],
@@ -25,7 +27,14 @@ const RELEASE_THRESHOLD: usize = 4;
 
 impl Pool {
     pub(crate) fn on(device: usize) -> Self {
-        Self { device, used_bytes: 0, used_high_bytes: 0, is_destroyed: false, remembered: [0, 1, 1, 1, 0] }
+        Self {
+            device,
+            used_bytes: 0,
+            used_high_bytes: 0,
+            kept_bytes: 0,
+            is_destroyed: false,
+            remembered: [0, 1, 1, 1, 0],
+        }
     }
 
     /// Whether an attribute has four bytes instead of eight.
@@ -36,10 +45,23 @@ impl Pool {
     pub(crate) fn attribute(&self, attribute: usize) -> Result<u64> {
         match attribute {
             1..=RELEASE_THRESHOLD => Ok(self.remembered[attribute]),
-            5 | 7 => Ok(self.used_bytes),
-            6 | 8 => Ok(self.used_high_bytes),
+            5 => Ok(self.reserved_bytes()),
+            6 => Ok(self.used_high_bytes.max(self.reserved_bytes())),
+            7 => Ok(self.used_bytes),
+            8 => Ok(self.used_high_bytes),
             _ => Err(Code::INVALID_VALUE),
         }
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.used_bytes + self.kept_bytes
+    }
+
+    /// Gives up what is kept above `bytes` reserved; returns how much that is.
+    fn trim(&mut self, bytes: u64) -> u64 {
+        let given = self.kept_bytes.min(self.reserved_bytes().saturating_sub(bytes));
+        self.kept_bytes -= given;
+        given
     }
 
     /// Sets an attribute; the highest marks only to 0, which makes them what is used now.
@@ -62,12 +84,15 @@ impl Machine {
         };
         let bytes = n_bytes.checked_next_multiple_of(HOST_PAGE_BYTES).filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or(Code::INVALID_VALUE)?;
-        self.memory.take(device, bytes)?;
+        let of = pool.and_then(|pool| self.pools.get_mut(&pool));
+        let kept = of.map_or(0, |pool| pool.kept_bytes.min(bytes));
+        self.memory.take(device, bytes - kept)?;
         let Some(start) = raw::allocate(bytes) else {
-            self.memory.give(device, bytes);
+            self.memory.give(device, bytes - kept);
             return Err(Code::OUT_OF_MEMORY);
         };
         if let Some(pool) = pool.and_then(|pool| self.pools.get_mut(&pool)) {
+            pool.kept_bytes -= kept;
             pool.used_bytes += bytes;
             pool.used_high_bytes = pool.used_high_bytes.max(pool.used_bytes);
         }
@@ -116,7 +141,10 @@ impl Machine {
         if self.device_pools.iter().any(|(default, _)| *default == id) {
             return Err(Code::INVALID_VALUE);
         }
-        self.pool(id)?.is_destroyed = true;
+        let pool = self.pool(id)?;
+        pool.is_destroyed = true;
+        pool.remembered[RELEASE_THRESHOLD] = 0;
+        self.trim_pool(id, 0);
         for (default, current) in &mut self.device_pools {
             if *current == id {
                 *current = *default;
@@ -124,6 +152,14 @@ impl Machine {
         }
         self.drop_pool(id);
         Ok(())
+    }
+
+    /// Gives back what a pool keeps above `bytes` reserved.
+    pub(crate) fn trim_pool(&mut self, id: u64, bytes: u64) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            let (device, given) = (pool.device, pool.trim(bytes));
+            self.memory.give(device, given);
+        }
     }
 
     /// Forgets a pool that was destroyed once nothing is left of it.
@@ -137,11 +173,13 @@ impl Machine {
     pub(crate) fn freed(&mut self, start: u64, region: &Region) {
         self.being_freed.remove(&start);
         let Kind::Allocated { device, pool, .. } = region.kind else { return };
-        self.memory.give(device, region.bytes);
-        let Some(id) = pool else { return };
-        if let Some(pool) = self.pools.get_mut(&id) {
-            pool.used_bytes -= region.bytes;
-        }
+        let Some((id, pool)) = pool.and_then(|id| Some((id, self.pools.get_mut(&id)?))) else {
+            return self.memory.give(device, region.bytes);
+        };
+        pool.used_bytes -= region.bytes;
+        pool.kept_bytes += region.bytes;
+        let threshold = pool.remembered[RELEASE_THRESHOLD];
+        self.trim_pool(id, threshold);
         self.drop_pool(id);
     }
 
