@@ -1,13 +1,14 @@
 //! A driver whose calls cost nothing: it hands out numbers and counts.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use glake_core::driver::{
-    Access, Copies, DeviceOps, Driver, DriverError, Ledger, MemoryInfo, Piece, ReadId, Result, Retired,
-    SharedBytes, Sharing, StreamOrder, VirtualMemory,
+    Access, Copies, DeviceInfo, DeviceOps, Driver, DriverError, Held, HostBuffer, HostMemory, Ledger, Lent,
+    MemoryInfo, Piece, ReadId, Result, Retired, SharedBytes, Sharing, StreamOrder, VirtualMemory,
 };
-use glake_core::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, PAGE_BYTES, StreamId};
+use glake_core::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, HostId, PAGE_BYTES, StreamId};
 
 /// More than the largest case takes.
 const MEMORY_BYTES: u64 = 1 << 40;
@@ -165,6 +166,38 @@ impl Copies for LedgerDriver {
     }
 }
 
+impl HostMemory for LedgerDriver {
+    fn pin(&self, _bytes: u64, _: DeviceId) -> Result<HostBuffer> {
+        Err(NO_DEVICE)
+    }
+
+    fn is_pinned(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn hold(&self, _: Held) -> HostId {
+        HostId(self.id())
+    }
+
+    fn let_go(&self, _: HostId) {}
+
+    fn take_back(&self, _: HostId) -> Result<Option<HostBuffer>> {
+        Err(NO_DEVICE)
+    }
+
+    fn lend(&self, _: Lent<'_>, body: &mut dyn FnMut(HostId) -> Result<()>) -> Result<()> {
+        body(HostId(self.id()))
+    }
+
+    fn write_from(&self, _: DevicePtr, _: HostId, _: Range<u64>, _: StreamId) -> Result<()> {
+        Err(NO_DEVICE)
+    }
+
+    fn read_into(&self, _: DevicePtr, _: HostId, _: Range<u64>, _: StreamId) -> Result<()> {
+        Err(NO_DEVICE)
+    }
+}
+
 impl DeviceOps for LedgerDriver {
     fn copy_by_kernel(&self, _: DevicePtr, _: DevicePtr, _bytes: u64, _: StreamId) -> Result<()> {
         Err(NO_DEVICE)
@@ -210,7 +243,16 @@ impl Driver for LedgerDriver {
         1
     }
 
+    fn device_info(&self, _: DeviceId) -> Result<DeviceInfo> {
+        Ok(DeviceInfo::default())
+    }
+
     fn ledger(&self, _: DeviceId) -> Result<Ledger> {
         Err(NO_DEVICE)
+    }
+
+    /// Its clock stands, like that of a device whose work takes no time.
+    fn now_ns(&self) -> u64 {
+        0
     }
 }

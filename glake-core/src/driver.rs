@@ -1,6 +1,6 @@
 //! The driver seam: what glake asks of a GPU driver.
 //!
-//! Five small object-safe traits, gathered in [`Driver`]. [`SimDriver`](crate::sim::SimDriver)
+//! Six small object-safe traits, gathered in [`Driver`]. [`SimDriver`](crate::sim::SimDriver)
 //! and `glake_cuda::CudaDriver` implement them and are held to one suite of laws
 //! (`glake-testkit`). All methods take `&self`: a driver is shared between pools and threads.
 //!
@@ -16,10 +16,14 @@ use std::sync::Arc;
 use crate::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, StreamId};
 
 mod error;
+mod host;
+mod info;
 mod into;
 mod ledger;
 
 pub use error::DriverError;
+pub use host::{Held, HostBuffer, HostBytes, HostMemory, Lent};
+pub use info::{DeviceInfo, PciAddress, PciAddressError};
 pub use into::IntoDriver;
 pub use ledger::{Call, Ledger};
 
@@ -360,13 +364,22 @@ pub trait Sharing: Debug + Send + Sync {
 }
 
 /// A whole driver.
-pub trait Driver: VirtualMemory + StreamOrder + Copies + DeviceOps + Sharing {
+pub trait Driver: VirtualMemory + StreamOrder + Copies + HostMemory + DeviceOps + Sharing {
     /// How many devices there are.
     fn n_devices(&self) -> u32;
+
+    /// Where a device sits and whom it reaches. Makes no context on it, and answers on a lost one, too.
+    ///
+    /// # Errors
+    /// [`DriverError::InvalidDevice`].
+    fn device_info(&self, device: DeviceId) -> Result<DeviceInfo>;
 
     /// What has been asked of the driver for `device` so far, and what it cost.
     ///
     /// # Errors
     /// [`DriverError::InvalidDevice`].
     fn ledger(&self, device: DeviceId) -> Result<Ledger>;
+
+    /// Nanoseconds on the driver's clock, which never goes back: the host's, or a virtual one.
+    fn now_ns(&self) -> u64;
 }

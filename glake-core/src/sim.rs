@@ -15,8 +15,8 @@
 //!
 //! Each call costs what the [`CostTable`] says. The cost goes to the
 //! [`Ledger`] of the device and moves the virtual clock on
-//! ([`SimDriver::now_ns`]). [`Completion`] says when device work is done. A [`Fault`] makes calls
-//! fail. The same calls give the same ids, addresses and figures.
+//! ([`SimDriver::now_ns`]). [`Completion`] says when device work is done, [`LinkRates`] how long copies
+//! take. A [`Fault`] makes calls fail. The same calls give the same ids, addresses and figures.
 //!
 //! ```
 //! use glake_core::driver::{Access, Call, Copies, Driver, VirtualMemory};
@@ -37,9 +37,9 @@
 //! # Ok::<(), glake_core::driver::DriverError>(())
 //! ```
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::driver::{Driver, DriverError, Ledger, Result};
+use crate::driver::{DeviceInfo, Driver, DriverError, Ledger, Result};
 use crate::units::{DeviceId, StreamId};
 
 mod bytes;
@@ -48,6 +48,8 @@ mod config;
 mod copies;
 mod cost;
 mod fault;
+mod host;
+mod links;
 mod memory;
 mod ops;
 mod order;
@@ -64,6 +66,7 @@ pub use capture::GraphId;
 pub use config::{Completion, MAX_DEVICES, SimConfig};
 pub use cost::{CostTable, Curve};
 pub use fault::{Fault, Target};
+pub use links::{LinkRates, LinkTimes};
 
 /// A simulated GPU driver. See the [module](self).
 ///
@@ -73,6 +76,7 @@ pub use fault::{Fault, Target};
 #[derive(Debug)]
 pub struct SimDriver {
     n_devices: u32,
+    pins: Arc<host::Pins>,
     state: Mutex<state::State>,
 }
 
@@ -85,7 +89,11 @@ impl SimDriver {
     }
 
     fn new(config: SimConfig) -> Self {
-        Self { n_devices: config.n_devices, state: Mutex::new(state::State::new(config)) }
+        Self {
+            n_devices: config.n_devices,
+            pins: Arc::default(),
+            state: Mutex::new(state::State::new(config)),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, state::State> {
@@ -159,10 +167,18 @@ impl Driver for SimDriver {
         self.n_devices
     }
 
+    fn device_info(&self, device: DeviceId) -> Result<DeviceInfo> {
+        self.lock().config.info(device).ok_or(DriverError::InvalidDevice(device))
+    }
+
     fn ledger(&self, device: DeviceId) -> Result<Ledger> {
         let state = self.lock();
         let found = state.devices.get(device.0 as usize).ok_or(DriverError::InvalidDevice(device))?;
         Ok(found.ledger)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.lock().now_ns
     }
 }
 

@@ -46,6 +46,11 @@ id! {
     EventId(u64)
 }
 
+id! {
+    /// Host memory that a driver holds.
+    HostId(u64)
+}
+
 impl StreamId {
     /// CUDA's legacy default stream.
     pub const LEGACY: Self = Self(1);

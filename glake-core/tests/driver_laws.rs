@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use glake_core::driver::Driver;
 use glake_core::sim::{Completion, SimConfig, SimDriver};
+use glake_core::units::DeviceId;
 use glake_testkit::{destructive_driver_laws, driver_laws};
 
 fn immediate() -> Option<Arc<dyn Driver>> {
@@ -19,9 +20,19 @@ fn lagging() -> Option<Arc<dyn Driver>> {
     Some(Arc::new(SimConfig::h200(2).completion(Completion::Lag(20_000_000)).build()))
 }
 
+/// Three devices, of which two do not reach each other.
+fn apart() -> Option<Arc<dyn Driver>> {
+    Some(Arc::new(SimConfig::h200(3).without_peers(DeviceId(0), DeviceId(1)).build()))
+}
+
 /// Work is done while it is enqueued.
 mod done_at_once {
     super::driver_laws!(super::immediate);
+}
+
+/// Not every device is a peer of every other.
+mod cut_off {
+    super::driver_laws!(super::apart);
 }
 
 /// Work is done when something blocks on it, and not before.

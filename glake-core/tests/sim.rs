@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use glake_core::driver::{
-    Access, Call, Copies, DeviceOps, Driver, DriverError, Result, Sharing, StreamOrder, VirtualMemory,
+    Access, Call, Copies, DeviceOps, Driver, DriverError, Held, HostMemory, Lent, Result, Sharing,
+    StreamOrder, VirtualMemory,
 };
 use glake_core::sim::{Completion, Fault, SimConfig, SimDriver, Target};
 use glake_core::units::{AddressRange, DeviceId, HandleId, PAGE_BYTES, StreamId};
@@ -231,10 +232,15 @@ fn all_calls(driver: &SimDriver) -> Result<()> {
     driver.set_access(page, &[DEVICE], Access::ReadWrite)?;
     driver.write(page.start, &[1], stream)?;
     driver.fill_pattern(page, 1, stream)?;
+    let host = driver.hold(Held::Owned(driver.pin(64, DEVICE)?));
+    driver.write_from(page.start, host, 0..64, stream)?;
+    driver.read_into(page.start, host, 0..64, stream)?;
+    driver.lend(Lent::Source(&[1]), &mut |host| driver.write_from(page.start, host, 0..1, stream))?;
     let event = driver.record(stream)?;
     driver.wait(stream, event)?;
     driver.query(event)?;
     driver.synchronize(event)?;
+    driver.take_back(host)?;
     driver.record_all(DEVICE)?;
     driver.synchronize_all(DEVICE)?;
     driver.begin_capture(stream)?;
@@ -263,7 +269,7 @@ fn each_call_can_be_made_to_fail() {
         }
         n_calls += 1;
     }
-    assert_eq!(n_calls, 26);
+    assert_eq!(n_calls, 31);
 }
 
 #[test]

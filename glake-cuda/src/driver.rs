@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use cudarc::driver::sys::CUresult;
-use glake_core::driver::{Access, Call, Driver, DriverError, Ledger, Result};
+use glake_core::driver::{Access, Call, DeviceInfo, Driver, DriverError, Ledger, Result};
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId};
 
 use crate::call::{self, Stream};
@@ -16,6 +17,8 @@ mod close;
 mod copies;
 mod device;
 mod graph;
+mod held;
+mod host;
 mod ops;
 mod order;
 mod reaper;
@@ -26,6 +29,7 @@ mod vmm;
 
 use copies::Reads;
 use device::Device;
+use held::Hosts;
 use order::Events;
 use reaper::Reaper;
 use space::Space;
@@ -39,8 +43,8 @@ use stream::Streams;
 /// is a device's primary context, and of device 0 otherwise.
 ///
 /// When the last clone is dropped, memory and addresses that are not mapped go back. What is mapped
-/// stays, because work may still use it, and so do the contexts and pinned memory, until the
-/// process ends. [`close`](Self::close) waits and frees everything.
+/// stays, because work may still use it, and so do the contexts, pinned memory, and host memory that
+/// copies may still use, until the process ends. [`close`](Self::close) waits and frees everything.
 #[derive(Clone)]
 pub struct CudaDriver {
     shared: Arc<Shared>,
@@ -57,8 +61,10 @@ pub(crate) struct Shared {
     events: Mutex<Events>,
     reads: Mutex<Reads>,
     n_reads: AtomicU64,
+    hosts: Hosts,
     reaper: Reaper,
     pinned: Arc<PinnedPool>,
+    opened: Instant,
 }
 
 /// Memory or a stream that something else made; see [`CudaDriver::adopt`].
@@ -83,10 +89,14 @@ pub enum Foreign {
     },
 }
 
+const STILL_USED: DriverError =
+    DriverError::InvalidValue("the driver is still used: drop its clones and buffers first");
+
 /// Opens the CUDA driver. A device's primary context is retained at the first call on it.
 ///
 /// # Errors
 /// [`OpenError`], with advice.
+#[allow(clippy::disallowed_methods, reason = "the driver's own clock begins here")]
 pub fn open() -> Result<CudaDriver, OpenError> {
     probe::probe()?;
     call::device::init().map_err(|code| match code {
@@ -110,8 +120,10 @@ pub fn open() -> Result<CudaDriver, OpenError> {
             events: Mutex::default(),
             reads: Mutex::default(),
             n_reads: AtomicU64::new(0),
+            hosts: Hosts::default(),
             reaper: Reaper::default(),
             pinned: Arc::default(),
+            opened: Instant::now(),
         }),
     })
 }
@@ -179,18 +191,15 @@ impl CudaDriver {
     }
 
     /// Waits for all work of all devices, then unmaps, releases and frees all that the driver
-    /// made, and releases the contexts.
+    /// made, and releases the contexts. Host memory that it still holds is dropped, like reads that
+    /// nobody took.
     ///
     /// # Errors
-    /// [`DriverError::InvalidValue`] if other clones, buffers or pinned bytes are alive: this clone
-    /// is only dropped. [`DriverError::DeviceLost`] and others of the native driver:
+    /// [`DriverError::InvalidValue`] if other clones, buffers or pinned bytes in anybody else's hands are
+    /// alive: this clone is only dropped, having waited or not. [`DriverError::DeviceLost`] and others of the native driver:
     /// what could not be freed stays until the process ends.
     pub fn close(self) -> Result<()> {
-        let shared = Arc::into_inner(self.shared);
-        let still_used =
-            DriverError::InvalidValue("the driver is still used: drop its clones and buffers first");
-        let shared = shared.filter(|shared| !shared.pinned.is_lent());
-        shared.ok_or(still_used)?.close()
+        Arc::into_inner(self.shared).ok_or(STILL_USED)?.close()
     }
 
     /// Unmaps `range` when all work that may touch it is done. Does not block.
@@ -234,6 +243,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.give_up_hosts();
         self.poll_all();
         let (handles, reservations) = lock(&self.space).drain_idle();
         if handles.is_empty() && reservations.is_empty() {
@@ -256,8 +266,17 @@ impl Driver for CudaDriver {
         u32::try_from(self.shared.devices.len()).unwrap_or(u32::MAX)
     }
 
+    fn device_info(&self, device: DeviceId) -> Result<DeviceInfo> {
+        Ok(self.device(device)?.info())
+    }
+
     fn ledger(&self, device: DeviceId) -> Result<Ledger> {
         Ok(self.device(device)?.ledger())
+    }
+
+    /// Since the driver was opened.
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.shared.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 

@@ -14,8 +14,22 @@ use crate::driver::lock;
 
 /// The smallest block in bytes.
 const MIN_BLOCK_BYTES: usize = 4096;
+/// Blocks up to this are a power of two long, so that few sizes serve all requests. Longer ones would
+/// waste too much by that: they are multiples of [`STEP_BYTES`].
+const MOST_ROUND_BYTES: usize = 64 << 20;
+const STEP_BYTES: usize = 2 << 20;
 
-/// One pinned block of a power-of-two size, initialised throughout.
+/// The length of a new block for `bytes`, and that of the longest idle one which serves them, too.
+fn block_bytes(bytes: usize) -> Option<(usize, usize)> {
+    if bytes <= MOST_ROUND_BYTES {
+        let least = bytes.max(MIN_BLOCK_BYTES).next_power_of_two();
+        return Some((least, least));
+    }
+    let least = bytes.checked_next_multiple_of(STEP_BYTES)?;
+    Some((least, least.saturating_add(least / 8)))
+}
+
+/// One pinned block, initialised throughout.
 struct Block {
     start: NonNull<u8>,
     bytes: usize,
@@ -39,11 +53,11 @@ pub(crate) struct PinnedPool {
 impl PinnedPool {
     /// A block of at least `bytes`. A context is current.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Pinned> {
-        let size = bytes.max(MIN_BLOCK_BYTES).checked_next_power_of_two().ok_or(DriverError::OutOfMemory)?;
-        let idle = lock(&self.idle).get_mut(&size).and_then(Vec::pop);
+        let (least, most) = block_bytes(bytes).ok_or(DriverError::OutOfMemory)?;
+        let idle = lock(&self.idle).range_mut(least..=most).find_map(|(_, blocks)| blocks.pop());
         let block = match idle {
             Some(block) => block,
-            None => Block::new(size)?,
+            None => Block::new(least)?,
         };
         Ok(Pinned { block: Some(block), pool: Arc::clone(self) })
     }
@@ -65,7 +79,7 @@ impl PinnedPool {
     pub(crate) fn free_idle(&self) -> Result<()> {
         for block in std::mem::take(&mut *lock(&self.idle)).into_values().flatten() {
             // SAFETY: an idle block is nobody's: staging blocks come back behind their event,
-            // lent ones when their owner and all copies from them are gone.
+            // lent ones when their owner and all copies from and to them are gone.
             unsafe { copy::host_free(block.start) }?;
         }
         Ok(())
@@ -138,10 +152,11 @@ impl fmt::Debug for Pinned {
     }
 }
 
-/// Pinned host bytes, zero at first: asynchronous writes from them need no staging copy.
+/// Pinned host bytes, zero at first: asynchronous copies from and to them need no staging copy.
 ///
 /// Made by [`CudaDriver::pinned`](crate::CudaDriver::pinned). Wrap them in an `Arc` to pass them
-/// to `write_async`, which then keeps them until the copy is done.
+/// to `write_async`, which then keeps them until the copy is done, or in a `Box` to let the driver
+/// [hold](glake_core::driver::HostMemory::hold) them.
 #[derive(Debug)]
 pub struct PinnedBytes {
     pinned: Pinned,
@@ -162,15 +177,16 @@ impl PinnedBytes {
 impl Deref for PinnedBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: devices only ever read lent blocks.
+        // SAFETY: a device writes a lent block only while the driver has this value in its keeping, or
+        // an exclusive borrow of it; neither leaves a shared one.
         unsafe { self.pinned.bytes(self.n_bytes) }
     }
 }
 
 impl DerefMut for PinnedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: a copy that a device reads from holds a share of the `Arc` around this value,
-        // and with a share out there is no `&mut`.
+        // SAFETY: a copy keeps this value, a share of the `Arc` around it, or a borrow of it until it is
+        // done, and none of them leaves a `&mut`.
         unsafe { self.pinned.bytes_mut(self.n_bytes) }
     }
 }
@@ -181,9 +197,31 @@ impl AsRef<[u8]> for PinnedBytes {
     }
 }
 
+impl AsMut<[u8]> for PinnedBytes {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 impl Drop for PinnedBytes {
     fn drop(&mut self) {
         let start = self.pinned.raw(self.n_bytes).cast::<u8>().addr();
         lock(&self.pinned.pool.lent).remove(&start);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_blocks_waste_little() {
+        const MIB: usize = 1 << 20;
+        assert_eq!(block_bytes(0), Some((4096, 4096)));
+        assert_eq!(block_bytes(4097), Some((8192, 8192)));
+        assert_eq!(block_bytes(33 * MIB), Some((64 * MIB, 64 * MIB)));
+        assert_eq!(block_bytes(64 * MIB), Some((64 * MIB, 64 * MIB)));
+        assert_eq!(block_bytes(64 * MIB + 1), Some((66 * MIB, 66 * MIB + 66 * MIB / 8)));
+        assert_eq!(block_bytes(usize::MAX), None);
     }
 }

@@ -7,13 +7,14 @@
 //!
 //! This is glake's unsafe crate. What keeps its safe surface sound:
 //!
-//! - The driver keeps a map of the reservations, mappings, handles, streams, events and reads
-//!   that it handed out, and refuses all others before CUDA is called. Foreign memory and streams
-//!   enter through one unsafe function, [`CudaDriver::adopt`].
-//! - Host memory crosses an asynchronous call as an owned buffer, which a *reaper* keeps until an
-//!   event behind the copy has passed. The reaper is polled at later calls and never blocks.
-//!   Borrowed slices appear only in calls that block until the copy is done. Copies with host
-//!   memory are refused on a stream that is being captured into a graph, which could be replayed.
+//! - The driver keeps a map of the reservations, mappings, handles, streams, events, reads and host
+//!   memory that it handed out, and refuses all others before CUDA is called. Foreign memory and
+//!   streams enter through one unsafe function, [`CudaDriver::adopt`].
+//! - Host memory crosses an asynchronous call as an owned buffer, which the table of held memory or a
+//!   *reaper* keeps until an event behind the copy has passed. The reaper is polled at later calls and
+//!   never blocks. Borrowed slices appear only in calls that block until the copy is done, at the
+//!   latest at their end. Copies with host memory are refused on a stream that is being captured into
+//!   a graph, which could be replayed.
 //! - Events and streams are never destroyed while a call may use them.
 //! - Dropping a [`Mapping`] or [`DeviceBuffer`] hands its range to the reaper, which unmaps it when
 //!   all work of the contexts that can reach it has passed.

@@ -70,6 +70,7 @@ const NEEDED: &[&str] = &[
     "cuMemImportFromShareableHandle",
     "cuMemHostAlloc",
     "cuMemFreeHost",
+    "cuPointerGetAttribute",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamSynchronize",

@@ -10,6 +10,7 @@ pub mod access;
 pub mod books;
 pub mod copies;
 pub mod destructive;
+pub mod host;
 pub mod kernels;
 pub mod order;
 pub mod peers;
@@ -91,6 +92,17 @@ macro_rules! driver_laws {
                 a_fill_touches_exactly_its_range,
                 nothing_is_copied_by_empty_copies,
             ];
+            host: [
+                held_memory_is_read_when_the_copy_runs,
+                a_buffer_comes_back_when_its_copies_are_done,
+                memory_that_was_let_go_is_kept_until_its_copies_are_done,
+                lent_memory_comes_back_when_its_copies_are_done,
+                lent_memory_comes_back_after_a_failure_too,
+                lent_memory_is_not_let_go_nor_taken_back,
+                only_parts_of_held_memory_are_copied,
+                read_only_memory_is_not_written,
+                pinned_memory_is_told_apart,
+            ];
             kernels: [
                 a_pattern_is_what_it_says,
                 a_check_counts_each_wrong_word,
@@ -115,6 +127,7 @@ macro_rules! driver_laws {
                 an_imported_handle_can_be_mapped_read_only,
             ];
             peers: [
+                peers_are_the_devices_that_reach_memory,
                 peers_reach_memory_that_they_were_given,
                 peers_do_not_reach_memory_that_they_were_not_given,
                 peers_may_have_different_rights,

@@ -1,13 +1,15 @@
 //! A driver that looks on: what is mapped where, and what is ordered before what.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use glake_core::driver::{
-    Access, Copies, DeviceOps, Driver, Ledger, MemoryInfo, Piece, ReadId, Result, Retired, SharedBytes,
-    Sharing, StreamOrder, VirtualMemory,
+    Access, Copies, DeviceInfo, DeviceOps, Driver, Held, HostBuffer, HostMemory, Ledger, Lent, MemoryInfo,
+    Piece, ReadId, Result, Retired, SharedBytes, Sharing, StreamOrder, VirtualMemory,
 };
-use glake_core::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, StreamId};
+use glake_core::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, HostId, StreamId};
 
 mod order;
 mod space;
@@ -26,6 +28,7 @@ pub use space::Extent;
 pub struct Spy {
     inner: Arc<dyn Driver>,
     books: Mutex<Books>,
+    pinned_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +41,7 @@ impl Spy {
     /// Looks on over `inner`, which must be new: what was mapped before is not known.
     #[must_use]
     pub fn new(inner: Arc<dyn Driver>) -> Arc<Self> {
-        Arc::new(Self { inner, books: Mutex::default() })
+        Arc::new(Self { inner, books: Mutex::default(), pinned_bytes: AtomicU64::new(0) })
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -49,6 +52,12 @@ impl Spy {
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
         self.books().space.mapped_bytes
+    }
+
+    /// Host bytes pinned so far, by all calls of pin.
+    #[must_use]
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes.load(Ordering::Relaxed)
     }
 
     /// The physical memory behind `range`; `None` if a part of it is not mapped.
@@ -238,6 +247,42 @@ impl Copies for Spy {
     }
 }
 
+impl HostMemory for Spy {
+    fn pin(&self, bytes: u64, near: DeviceId) -> Result<HostBuffer> {
+        self.inner.pin(bytes, near).inspect(|_| {
+            self.pinned_bytes.fetch_add(bytes, Ordering::Relaxed);
+        })
+    }
+
+    fn is_pinned(&self, bytes: &[u8]) -> bool {
+        self.inner.is_pinned(bytes)
+    }
+
+    fn hold(&self, memory: Held) -> HostId {
+        self.inner.hold(memory)
+    }
+
+    fn let_go(&self, host: HostId) {
+        self.inner.let_go(host);
+    }
+
+    fn take_back(&self, host: HostId) -> Result<Option<HostBuffer>> {
+        self.inner.take_back(host)
+    }
+
+    fn lend(&self, memory: Lent<'_>, body: &mut dyn FnMut(HostId) -> Result<()>) -> Result<()> {
+        self.inner.lend(memory, body)
+    }
+
+    fn write_from(&self, dst: DevicePtr, host: HostId, from: Range<u64>, stream: StreamId) -> Result<()> {
+        self.inner.write_from(dst, host, from, stream)
+    }
+
+    fn read_into(&self, src: DevicePtr, host: HostId, into: Range<u64>, stream: StreamId) -> Result<()> {
+        self.inner.read_into(src, host, into, stream)
+    }
+}
+
 impl DeviceOps for Spy {
     fn copy_by_kernel(&self, dst: DevicePtr, src: DevicePtr, bytes: u64, stream: StreamId) -> Result<()> {
         self.inner.copy_by_kernel(dst, src, bytes, stream)
@@ -285,7 +330,15 @@ impl Driver for Spy {
         self.inner.n_devices()
     }
 
+    fn device_info(&self, device: DeviceId) -> Result<DeviceInfo> {
+        self.inner.device_info(device)
+    }
+
     fn ledger(&self, device: DeviceId) -> Result<Ledger> {
         self.inner.ledger(device)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.inner.now_ns()
     }
 }

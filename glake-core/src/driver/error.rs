@@ -1,6 +1,6 @@
 //! Why a driver call failed.
 
-use crate::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, StreamId};
+use crate::units::{AddressRange, DeviceId, DevicePtr, EventId, HandleId, HostId, StreamId};
 
 /// Why a driver call failed. After every error but [`DeviceLost`](Self::DeviceLost) the driver is
 /// as before the call.
@@ -38,6 +38,9 @@ pub enum DriverError {
     /// An asynchronous read that was taken already.
     #[error("the asynchronous read was taken already")]
     UnknownRead,
+    /// Host memory that this driver does not hold, or not as an owned buffer.
+    #[error("host memory {} is not held by this driver", .0.0)]
+    UnknownHost(HostId),
     /// An address outside everything that this driver handed out.
     #[error("address {0} is not in a range of this driver")]
     UnknownAddress(DevicePtr),

@@ -1,6 +1,7 @@
 //! How a simulated driver is set up.
 
-use super::{CostTable, SimDriver};
+use super::{CostTable, LinkRates, SimDriver};
+use crate::driver::{DeviceInfo, PciAddress};
 use crate::units::DeviceId;
 
 /// When device work is done.
@@ -11,7 +12,8 @@ pub enum Completion {
     Immediate,
     /// When the test says so, with [`SimDriver::complete`] and [`SimDriver::complete_all`].
     Manual,
-    /// This many nanoseconds of the virtual clock after it was enqueued, delays added.
+    /// This many nanoseconds of the virtual clock after it was enqueued, delays added, and what
+    /// copies take where links have rates ([`SimConfig::links`]).
     Lag(u64),
 }
 
@@ -33,8 +35,11 @@ pub struct SimConfig {
     pub(super) memory_bytes: u64,
     pub(super) costs: CostTable,
     pub(super) completion: Completion,
+    pub(super) links: Option<LinkRates>,
     /// For each device, the devices whose memory it can reach, as a bit mask.
     pub(super) reach: Vec<u64>,
+    /// For each device, where it sits.
+    pub(super) pci: Vec<Option<PciAddress>>,
 }
 
 impl SimConfig {
@@ -47,7 +52,9 @@ impl SimConfig {
             memory_bytes: 143_770 << 20,
             costs: CostTable::h200(),
             completion: Completion::Immediate,
+            links: None,
             reach: vec![u64::MAX; n_devices as usize],
+            pci: vec![None; n_devices as usize],
         }
     }
 
@@ -72,6 +79,14 @@ impl SimConfig {
         self
     }
 
+    /// Gives the links of every device rates, so that copies take time under [`Completion::Lag`]; under
+    /// the others rates change nothing. [`SimDriver::set_links`] changes them later.
+    #[must_use]
+    pub fn links(mut self, rates: LinkRates) -> Self {
+        self.links = Some(rates);
+        self
+    }
+
     /// Cuts the link between two devices, both ways. Unknown devices are ignored.
     #[must_use]
     pub fn without_peers(mut self, a: DeviceId, b: DeviceId) -> Self {
@@ -85,6 +100,22 @@ impl SimConfig {
             }
         }
         self
+    }
+
+    /// Says where a device sits: nowhere if not told. An unknown device is ignored.
+    #[must_use]
+    pub fn pci_address(mut self, device: DeviceId, address: PciAddress) -> Self {
+        if let Some(pci) = self.pci.get_mut(device.0 as usize) {
+            *pci = Some(address);
+        }
+        self
+    }
+
+    /// What is said of a device, if there is such.
+    pub(super) fn info(&self, device: DeviceId) -> Option<DeviceInfo> {
+        let (pci, reach) = (self.pci.get(device.0 as usize)?, self.reach.get(device.0 as usize)?);
+        let others = (0..self.n_devices).filter(|other| *other != device.0);
+        Some(DeviceInfo::new(*pci, others.filter(|other| reach >> other & 1 != 0).map(DeviceId).collect()))
     }
 
     /// The driver.

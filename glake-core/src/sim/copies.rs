@@ -4,6 +4,7 @@
 
 use super::SimDriver;
 use super::fault::Target;
+use super::links::Traffic;
 use super::space::Touch;
 use super::state::State;
 use super::work::{Read, Work};
@@ -34,7 +35,7 @@ impl Copies for SimDriver {
             let stream = state.on_uncaptured(stream)?;
             let device = state.streams.device(stream);
             state.check(device, dst, src.len() as u64, Touch::Write)?;
-            state.drain(stream)?;
+            state.drain_and_move(stream, Traffic::ToDevice(AddressRange::new(dst, src.len() as u64)))?;
             state.store(device, dst, src)?;
             Ok(((), 0))
         })
@@ -45,7 +46,7 @@ impl Copies for SimDriver {
             let stream = state.on_uncaptured(stream)?;
             let device = state.streams.device(stream);
             state.check(device, src, dst.len() as u64, Touch::Read)?;
-            state.drain(stream)?;
+            state.drain_and_move(stream, Traffic::ToHost(AddressRange::new(src, dst.len() as u64)))?;
             state.load(device, src, dst)?;
             Ok(((), 0))
         })

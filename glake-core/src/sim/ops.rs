@@ -6,6 +6,7 @@
 
 use super::SimDriver;
 use super::fault::Target;
+use super::links::Traffic;
 use super::space::Touch;
 use super::work::Work;
 use crate::driver::{DeviceOps, DriverError, Piece, Result};
@@ -46,7 +47,8 @@ impl DeviceOps for SimDriver {
             let device = state.streams.device(stream);
             state.check(device, a, bytes, Touch::Read)?;
             state.check(device, b, bytes, Touch::Read)?;
-            state.drain(stream)?;
+            let [left, right] = [a, b].map(|start| AddressRange::new(start, bytes));
+            state.drain_and_move(stream, Traffic::Compares(left, right))?;
             Ok((state.compare(device, a, b, bytes)?, 0))
         })
     }

@@ -2,7 +2,10 @@
 
 use super::config::SimConfig;
 use super::fault::{Effect, Faults, Target};
+use super::host::Host;
+use super::links::Links;
 use super::memory::{Memory, Physical};
+use super::slab::Slab;
 use super::space::Space;
 use super::stream::Streams;
 use crate::driver::{DriverError, Ledger, Result, Retired};
@@ -15,6 +18,7 @@ pub(super) struct Device {
     pub(super) lost: bool,
     /// Words that checks found wrong.
     pub(super) n_mismatches: u64,
+    pub(super) links: Links,
 }
 
 /// The whole machine.
@@ -26,6 +30,8 @@ pub(super) struct State {
     pub(super) memory: Memory,
     pub(super) streams: Streams,
     pub(super) faults: Faults,
+    /// Host memory in the driver's keeping.
+    pub(super) hosts: Slab<Host>,
     /// What waits for its events to be given back.
     pub(super) retired: Vec<Retired>,
     /// The virtual clock.
@@ -37,11 +43,14 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(config: SimConfig) -> Self {
         Self {
-            devices: (0..config.n_devices).map(|_| Device::default()).collect(),
+            devices: (0..config.n_devices)
+                .map(|_| Device { links: Links::new(config.links), ..Device::default() })
+                .collect(),
             space: Space::new(),
             memory: Memory::new(config.n_devices),
             streams: Streams::new(),
             faults: Faults::default(),
+            hosts: Slab::default(),
             retired: Vec::new(),
             now_ns: 0,
             current: 0,

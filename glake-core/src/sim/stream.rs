@@ -21,7 +21,7 @@ pub(super) struct Stream {
     /// Pending work, each with its number in the order of enqueueing.
     queue: VecDeque<(u64, Work)>,
     /// When everything enqueued so far is done, by the clock.
-    ready_ns: u64,
+    pub(super) ready_ns: u64,
     destroyed: bool,
     /// Where work goes meanwhile instead of the queue.
     pub(super) capture: Option<Capture>,
@@ -39,7 +39,7 @@ pub(super) enum Behind {
 pub(super) struct Event {
     behind: Behind,
     n_before: u64,
-    ready_ns: u64,
+    pub(super) ready_ns: u64,
 }
 
 /// All streams, events and asynchronous reads.
@@ -195,16 +195,12 @@ impl State {
             }
             Completion::Manual => {}
             Completion::Lag(lag_ns) => {
-                let begin_ns = queue.ready_ns.max(self.now_ns.saturating_add(lag_ns));
-                queue.ready_ns = match &work {
-                    Work::Wait(event) => begin_ns.max(event.ready_ns),
-                    Work::Delay(ns) => begin_ns.saturating_add(*ns),
-                    _ => begin_ns,
-                };
-                self.streams.timeline.push(Reverse((queue.ready_ns, self.streams.n_enqueued, stream)));
+                let ready_ns = self.end_ns(stream, &work, lag_ns);
+                self.streams.all[stream].ready_ns = ready_ns;
+                self.streams.timeline.push(Reverse((ready_ns, self.streams.n_enqueued, stream)));
             }
         }
-        queue.queue.push_back((self.streams.n_enqueued, work));
+        self.streams.all[stream].queue.push_back((self.streams.n_enqueued, work));
         self.streams.n_enqueued += 1;
         Ok(())
     }

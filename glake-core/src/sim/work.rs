@@ -1,12 +1,13 @@
 //! Device work: what it is, and what happens when it runs.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::space::{Segment, Touch};
 use super::state::State;
 use super::stream::Event;
 use crate::driver::{Piece, Result, SharedBytes, pattern_word};
-use crate::units::{AddressRange, DevicePtr};
+use crate::units::{AddressRange, DevicePtr, HostId};
 
 /// Bytes that one step of a copy moves: a multiple of a pattern's word.
 const STEP_BYTES: u64 = 1 << 20;
@@ -25,6 +26,16 @@ pub(super) enum Work {
     Read {
         src: DevicePtr,
         read: u64,
+    },
+    WriteFrom {
+        dst: DevicePtr,
+        host: HostId,
+        from: Range<usize>,
+    },
+    ReadInto {
+        src: DevicePtr,
+        host: HostId,
+        into: Range<usize>,
     },
     Copy(Piece),
     Gather(Box<[Piece]>),
@@ -50,6 +61,8 @@ impl fmt::Debug for Work {
             Self::Delay(ns) => write!(f, "Delay({ns} ns)"),
             Self::Write { dst, src } => write!(f, "Write({dst}, {} bytes)", (**src).as_ref().len()),
             Self::Read { src, .. } => write!(f, "Read({src})"),
+            Self::WriteFrom { dst, host, from } => write!(f, "WriteFrom({dst}, {host:?}, {from:?})"),
+            Self::ReadInto { src, host, into } => write!(f, "ReadInto({src}, {host:?}, {into:?})"),
             Self::Copy(piece) => write!(f, "Copy({piece:?})"),
             Self::Gather(pieces) => write!(f, "Gather({pieces:?})"),
             Self::Fill { range, value } => write!(f, "Fill({range}, {value})"),
@@ -95,8 +108,15 @@ impl State {
     /// Runs one piece of work on `device`. Work that touches what it may not is a fault: the
     /// device is lost, and nothing runs there any more.
     pub(super) fn execute(&mut self, device: usize, work: Work) {
+        let host = match &work {
+            Work::WriteFrom { host, .. } | Work::ReadInto { host, .. } => Some(*host),
+            _ => None,
+        };
         if !self.devices[device].lost && self.perform(device, work).is_err() {
             self.lose(device);
+        }
+        if let Some(host) = host {
+            self.host_copy_ends(host);
         }
     }
 
@@ -105,6 +125,8 @@ impl State {
             Work::Marker | Work::Wait(_) | Work::Delay(_) => Ok(()),
             Work::Write { dst, src } => self.store(device, dst, (*src).as_ref()),
             Work::Read { src, read } => self.finish_read(device, src, read),
+            Work::WriteFrom { dst, host, from } => self.write_from(device, dst, host, from),
+            Work::ReadInto { src, host, into } => self.read_into(device, src, host, into),
             Work::Copy(piece) => self.copy(device, piece),
             Work::Gather(pieces) => pieces.iter().try_for_each(|&piece| self.copy(device, piece)),
             Work::Fill { range, value } => {

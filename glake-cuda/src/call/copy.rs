@@ -2,7 +2,7 @@
 
 use std::ptr::{self, NonNull};
 
-use cudarc::driver::sys;
+use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
 use glake_core::driver::{DriverError, Result};
 use glake_core::units::{AddressRange, DevicePtr};
 
@@ -24,6 +24,25 @@ pub(crate) fn host_alloc(bytes: usize) -> Result<NonNull<u8>> {
 pub(crate) unsafe fn host_free(start: NonNull<u8>) -> Result<()> {
     // SAFETY: the caller owns the memory.
     check("cuMemFreeHost", unsafe { sys::cuMemFreeHost(start.as_ptr().cast()) })
+}
+
+/// Whether the byte at `address` lies in pinned host memory; what the driver does not know does not.
+pub(crate) fn is_pinned(address: *const u8) -> bool {
+    // Managed memory may lie on the host, too, but moves.
+    let managed = attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+    let kind = attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    managed == Ok(0) && kind == Ok(sys::CUmemorytype::CU_MEMORYTYPE_HOST as u64)
+}
+
+/// An attribute of an address that is a number of at most 8 bytes, or a boolean.
+fn attribute(which: Attribute, address: *const u8) -> Result<u64> {
+    // As long as the longest, and zero in front: the host is little-endian.
+    let mut value = 0u64;
+    let data = (&raw mut value).cast();
+    // SAFETY: `value` is a live local and long enough; the driver only looks the address up.
+    let code = unsafe { sys::cuPointerGetAttribute(data, which, address.addr() as u64) };
+    check("cuPointerGetAttribute", code)?;
+    Ok(value)
 }
 
 /// Enqueues a copy to the device.

@@ -3,7 +3,7 @@
 use glake_core::driver::Result;
 
 use super::device::Device;
-use super::{Shared, lock};
+use super::{STILL_USED, Shared, lock};
 use crate::call::{device, order, vmm};
 
 impl Shared {
@@ -15,6 +15,11 @@ impl Shared {
         }
         self.reap_all();
         self.drop_reads();
+        self.drop_hosts();
+        // What the driver itself kept is gone by now.
+        if self.pinned.is_lent() {
+            return Err(STILL_USED);
+        }
         lock(&self.streams).clear();
         let (mappings, handles, reservations) = lock(&self.space).drain();
         let entered = self.first()?.enter_beside_captures()?;

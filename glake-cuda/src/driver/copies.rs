@@ -84,14 +84,6 @@ impl Shared {
         read.dst
     }
 
-    /// Whether a read is done.
-    fn read_is_done(&self, read: &Read) -> Result<bool> {
-        let device = self.device(read.device)?;
-        let _entered = device.enter_beside_captures()?;
-        // SAFETY: the driver's events live until it closes.
-        device.watched(unsafe { order::query(read.event) })
-    }
-
     fn start_read(&self, on: &OnStream<'_>, src: DevicePtr, dst: Box<[u8]>) -> Result<Read> {
         let _relaxed = on.device.enter_beside_captures()?;
         let pinned = self.pinned.take(dst.len())?;
@@ -180,7 +172,7 @@ impl Copies for CudaDriver {
     fn take_read(&self, id: ReadId) -> Result<Option<Box<[u8]>>> {
         self.shared.poll();
         let mut read = lock(&self.shared.reads).remove(&id).ok_or(DriverError::UnknownRead)?;
-        match self.shared.read_is_done(&read) {
+        match self.shared.has_passed(read.event, read.device) {
             Ok(true) => {
                 let n_bytes = read.dst.len();
                 // SAFETY: the event behind the copy has passed, so no device writes the block.

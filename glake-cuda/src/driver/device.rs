@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUstreamCaptureMode as CaptureMode};
-use glake_core::driver::{Call, DriverError, Ledger, Result};
+use glake_core::driver::{Call, DeviceInfo, DriverError, Ledger, PciAddress, Result};
 use glake_core::units::DeviceId;
 
 use super::lock;
@@ -27,6 +27,7 @@ pub(crate) struct Device {
     pub(crate) granularity_bytes: u64,
     /// The devices whose memory this one can reach, a bit each, itself included.
     pub(crate) peers: u64,
+    pci: Option<PciAddress>,
     properties: Properties,
     ledger: Mutex<Ledger>,
     /// Whether a kernel died here. CUDA itself still serves some calls then; none is of use.
@@ -64,6 +65,7 @@ impl Device {
             n_processors: n_processors.unsigned_abs(),
             granularity_bytes,
             peers,
+            pci: pci_address(cu)?,
             properties,
             ledger: Mutex::default(),
             is_lost: AtomicBool::new(false),
@@ -71,6 +73,13 @@ impl Device {
             starting: Mutex::default(),
             idle_events: Mutex::default(),
         })
+    }
+
+    /// Where the device sits and whom it reaches, as it was when the driver was opened.
+    pub(crate) fn info(&self) -> DeviceInfo {
+        let others = (0..u64::BITS).map(DeviceId).filter(|other| *other != self.id);
+        let peers = others.filter(|other| self.peers & super::space::bit(*other) != 0);
+        DeviceInfo::new(self.pci, peers.collect())
     }
 
     /// The primary context.
@@ -200,6 +209,17 @@ impl Device {
             None => Ok(()),
         }
     }
+}
+
+/// Where a device sits; `None` if CUDA's figures are no address. CUDA has no attribute for the function,
+/// which is 0 for every GPU.
+fn pci_address(cu: CUdevice) -> Result<Option<PciAddress>> {
+    let domain = device::attribute(cu, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+    let bus = device::attribute(cu, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+    let device = device::attribute(cu, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+    let parts = (u32::try_from(domain), u8::try_from(bus), u8::try_from(device));
+    let (Ok(domain), Ok(bus), Ok(device)) = parts else { return Ok(None) };
+    Ok(Some(PciAddress { domain, bus, device, function: 0 }))
 }
 
 /// The calling thread inside a device's context; leaves it when dropped.

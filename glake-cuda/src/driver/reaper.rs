@@ -60,7 +60,12 @@ impl Shared {
             let _leaked = ManuallyDrop::new(what);
             return;
         };
-        self.push(Waiting { events: Some(vec![(event, on.device.id)]), then: Then::Drop(what) });
+        self.keep_behind(what, vec![(event, on.device.id)]);
+    }
+
+    /// Keeps `what` until the events have passed.
+    pub(crate) fn keep_behind(&self, what: Box<dyn Any + Send>, events: Vec<(Event, DeviceId)>) {
+        self.push(Waiting { events: Some(events), then: Then::Drop(what) });
     }
 
     /// Unmaps `range` when all work that may touch it is done. Does not block.
@@ -119,7 +124,9 @@ impl Shared {
             waiting.events = self.record_all(*range).ok();
         }
         match &waiting.events {
-            Some(events) if events.iter().all(|(event, device)| self.has_passed(*event, *device)) => {
+            Some(events)
+                if events.iter().all(|(event, device)| self.has_passed(*event, *device) == Ok(true)) =>
+            {
                 self.recycle(waiting.events.unwrap_or_default());
                 self.act(waiting.then);
             }
@@ -152,15 +159,15 @@ impl Shared {
         }
     }
 
-    /// Whether an event has passed; a lost device's never do.
-    fn has_passed(&self, event: Event, device: DeviceId) -> bool {
-        let Ok(device) = self.device(device) else { return false };
-        let Ok(_entered) = device.enter_beside_captures() else { return false };
+    /// Whether an event has passed; an error on a lost device.
+    pub(crate) fn has_passed(&self, event: Event, device: DeviceId) -> Result<bool> {
+        let device = self.device(device)?;
+        let _entered = device.enter_beside_captures()?;
         // SAFETY: the driver's events live until it closes.
-        device.watched(unsafe { order::query(event) }).unwrap_or(false)
+        device.watched(unsafe { order::query(event) })
     }
 
-    fn recycle(&self, events: Vec<(Event, DeviceId)>) {
+    pub(crate) fn recycle(&self, events: Vec<(Event, DeviceId)>) {
         for (event, device) in events {
             if let Ok(device) = self.device(device) {
                 device.recycle(event);
@@ -210,7 +217,7 @@ impl Shared {
 impl Device {
     /// An event behind the work of one stream, which the caller keeps alive; the context is
     /// current.
-    fn record(&self, stream: Stream) -> Result<Event> {
+    pub(crate) fn record(&self, stream: Stream) -> Result<Event> {
         let event = self.take_event()?;
         // SAFETY: the caller keeps the stream alive; the event is the driver's, of this device.
         if let Err(error) = unsafe { order::record(event, stream) } {

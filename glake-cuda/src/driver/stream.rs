@@ -1,7 +1,8 @@
 //! The streams that the driver knows.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::thread::{self, ThreadId};
 
 use glake_core::driver::{DriverError, Result};
 use glake_core::units::{DeviceId, StreamId};
@@ -81,6 +82,28 @@ impl Known {
     }
 }
 
+/// What a stream stands for: work is ordered behind work of the same device and queue. A stream's
+/// handle says less: another stream may have it later, and each thread has its own
+/// [`StreamId::PER_THREAD`].
+#[derive(Clone, Debug)]
+pub(crate) enum Queue {
+    Legacy,
+    PerThread(ThreadId),
+    Known(Weak<Known>),
+}
+
+impl PartialEq for Queue {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Legacy, Self::Legacy) => true,
+            (Self::PerThread(one), Self::PerThread(other)) => one == other,
+            // Neither's place goes to another stream while there is such a reference to it.
+            (Self::Known(one), Self::Known(other)) => Weak::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
 /// A stream during one call: alive, and its context current.
 #[derive(Debug)]
 pub(crate) struct OnStream<'a> {
@@ -88,7 +111,7 @@ pub(crate) struct OnStream<'a> {
     pub(crate) raw: Stream,
     pub(crate) device: &'a Device,
     _entered: Entered,
-    _share: Option<Arc<Known>>,
+    share: Option<Arc<Known>>,
 }
 
 impl OnStream<'_> {
@@ -96,6 +119,15 @@ impl OnStream<'_> {
     pub(crate) fn is_capturing(&self) -> Result<bool> {
         // SAFETY: `self` keeps the stream alive.
         self.device.watched(unsafe { order::is_capturing(self.raw) })
+    }
+
+    /// The queue that the calling thread's work on the stream goes to.
+    pub(crate) fn queue(&self) -> Queue {
+        match &self.share {
+            Some(known) => Queue::Known(Arc::downgrade(known)),
+            None if self.raw.0 == StreamId::PER_THREAD.0 => Queue::PerThread(thread::current().id()),
+            None => Queue::Legacy,
+        }
     }
 
     /// Refuses what is impossible while the stream is captured.
@@ -163,7 +195,7 @@ impl Shared {
             let known = known.ok_or(DriverError::UnknownStream(stream))?;
             (known.raw, Some(Arc::clone(&known)), self.device(known.device)?)
         };
-        Ok(OnStream { id: stream, raw, device, _entered: device.enter()?, _share: share })
+        Ok(OnStream { id: stream, raw, device, _entered: device.enter()?, share })
     }
 
     /// As [`on`](Self::on), for a copy with host memory: refused while the stream is captured,
@@ -200,5 +232,26 @@ impl Shared {
             Some(device) if device.context()? == current => Ok(device),
             _ => Ok(first),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_with_the_handle_of_an_earlier_one_is_another_queue() {
+        let (mut streams, id) = (Streams::default(), StreamId(77));
+        let mut adopt = || {
+            streams.adopt(Stream(id.0), DeviceId(0));
+            let known = streams.0.get(&id).map(Arc::downgrade).unwrap();
+            let again = streams.0.get(&id).map(Arc::downgrade).unwrap();
+            streams.disown(id).unwrap();
+            (Queue::Known(known), Queue::Known(again))
+        };
+        let (earlier, later) = (adopt(), adopt());
+        assert_eq!(earlier.0, earlier.1);
+        assert_ne!(earlier.0, later.0);
+        assert_ne!(later.0, Queue::Legacy);
     }
 }

@@ -1,12 +1,14 @@
 //! What only the CUDA driver does: on a GPU by `device.rs`, on the stand-in by `standin_device.rs`.
 
+use std::ffi::CStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DevicePtr as _, LaunchConfig, PushKernelArg};
 use glake_core::driver::{
-    Access, Call, Copies, DeviceOps, Driver, DriverError, StreamOrder, VirtualMemory, pattern_word,
+    Access, Call, Copies, DeviceOps, Driver, DriverError, Held, HostMemory, Lent, StreamOrder, VirtualMemory,
+    pattern_word,
 };
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, PAGE_BYTES, StreamId};
 use glake_cuda::{CudaDriver, DeviceBuffer, Foreign, Mapping, PhysicalHandle, Reservation};
@@ -283,6 +285,10 @@ fn a_capture_is_neither_broken_nor_given_host_memory() {
     let refused = driver.write(target.range().start, &[1], id);
     let capturing = DriverError::Capturing(id);
     assert_eq!((refused, driver.record(id)), (Err(capturing), Err(capturing)));
+    let host = driver.hold(Held::Owned(Box::new(vec![1])));
+    let start = target.range().start;
+    let refused = [driver.write_from(start, host, 0..1, id), driver.read_into(start, host, 0..1, id)];
+    assert_eq!(refused, [Err(capturing); 2]);
     assert_eq!((driver.record_all(DEVICE), driver.synchronize_all(DEVICE)), (Err(capturing), Err(capturing)));
     assert_eq!((driver.is_capturing(id), driver.is_capturing(other)), (Ok(true), Ok(false)));
     std::thread::scope(|scope| {
@@ -292,8 +298,11 @@ fn a_capture_is_neither_broken_nor_given_host_memory() {
             driver.query(event).unwrap();
             driver.synchronize(event).unwrap();
             driver.memory_info(DEVICE).unwrap();
+            use_host_memory(&driver, start + 64, other);
         });
     });
+    use_host_memory(&driver, start + 64, other);
+    assert_eq!(*(*driver.take_back(host).unwrap().unwrap()).as_ref(), [1]);
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags).expect("the capture is whole").expect("it has work");
     graph.launch().unwrap();
@@ -301,6 +310,27 @@ fn a_capture_is_neither_broken_nor_given_host_memory() {
     driver.read(target.range().start + 63, &mut back, id).unwrap();
     assert_eq!(back[0], 9, "the graph ran");
     reap_to(&driver, PAGE_BYTES);
+}
+
+/// Every call for host memory, pinned and not.
+fn use_host_memory(driver: &CudaDriver, at: DevicePtr, stream: StreamId) {
+    let mut buffer = driver.pin(64, DEVICE).unwrap();
+    assert!(driver.is_pinned((*buffer).as_ref()));
+    for _ in 0..2 {
+        let host = driver.hold(Held::Owned(buffer));
+        driver.write_from(at, host, 0..64, stream).unwrap();
+        driver.read_into(at, host, 0..64, stream).unwrap();
+        buffer = loop {
+            if let Some(buffer) = driver.take_back(host).unwrap() {
+                break buffer;
+            }
+        };
+    }
+    let lent = driver.lend(Lent::Sink(&mut [1; 64]), &mut |host| driver.read_into(at, host, 0..64, stream));
+    lent.unwrap();
+    let host = driver.hold(Held::Shared(Arc::new([1; 64])));
+    driver.write_from(at, host, 0..64, stream).unwrap();
+    driver.let_go(host);
 }
 
 fn reap_to(driver: &CudaDriver, bytes: u64) {
@@ -328,6 +358,21 @@ fn the_context_of_the_thread_is_put_back() {
     let event = driver.record(StreamId::LEGACY).unwrap();
     assert_eq!(driver.ledger(DeviceId(1)).unwrap().n(Call::Record), 1, "the current context's stream");
     driver.synchronize(event).unwrap();
+}
+
+/// Its address is the one that CUDA writes.
+#[test]
+fn a_device_says_where_it_sits() {
+    let driver = driver();
+    for id in 0..driver.n_devices() {
+        let (mut name, cu) = ([0; 32], id.cast_signed());
+        // SAFETY: `name` is a live array of 32 characters.
+        let named = unsafe { sys::cuDeviceGetPCIBusId(name.as_mut_ptr(), 32, cu) };
+        assert_eq!(named, sys::CUresult::CUDA_SUCCESS);
+        // SAFETY: CUDA ended the name with a zero.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_str().unwrap();
+        assert_eq!(driver.device_info(DeviceId(id)).unwrap().pci, Some(name.parse().unwrap()));
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Laws of peer devices. They hold of drivers of one device without being tried.
+//! Laws of peer devices. All but the first hold of drivers of one device without being tried.
 
 use glake_core::driver::{Access, Driver, DriverError};
 use glake_core::units::{AddressRange, DeviceId};
@@ -20,6 +20,40 @@ fn peers(driver: &dyn Driver) -> Option<(Rig<'_>, Rig<'_>, AddressRange)> {
     }
     reached.expect("access taken");
     Some((near, far, range))
+}
+
+/// The driver names as peers, ascending and without the device itself, just those devices whose memory
+/// the device can be given and then copies to; and reach is mutual.
+pub fn peers_are_the_devices_that_reach_memory(driver: &dyn Driver) {
+    let devices: Vec<DeviceId> = (0..driver.n_devices()).map(DeviceId).collect();
+    let peers = |device| driver.device_info(device).unwrap().peers;
+    for &near in &devices {
+        let named = peers(near);
+        assert!(named.is_sorted_by(|a, b| a < b), "{named:?}");
+        let reached = devices.iter().copied().filter(|&far| far != near && copies_to(driver, near, far));
+        assert_eq!(named, reached.collect::<Vec<_>>(), "of device {}", near.0);
+        assert!(named.iter().all(|&far| peers(far).contains(&near)), "{near:?} is nobody's peer");
+    }
+}
+
+/// Whether `near` can be given memory of `far`; a copy to there must arrive then.
+fn copies_to(driver: &dyn Driver, near: DeviceId, far: DeviceId) -> bool {
+    let (near, far) = (Rig::on(driver, near), Rig::on(driver, far));
+    let remote = far.pages(1);
+    let given = driver.set_access(remote, &[near.device], Access::ReadWrite);
+    match given {
+        Ok(()) => {
+            let local = near.pages(1);
+            near.put(local.start, 7);
+            driver.copy(remote.start, local.start, 1, near.stream).unwrap();
+            near.finish();
+            assert_eq!(far.get(remote.start), 7);
+        }
+        refused => assert_eq!(refused, Err(DriverError::NoPeerAccess(near.device))),
+    }
+    near.close();
+    far.close();
+    given.is_ok()
 }
 
 /// A device copies to and from a peer's memory, by copy engine and by kernel, once it has access.

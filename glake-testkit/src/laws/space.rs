@@ -216,5 +216,6 @@ pub fn an_unknown_device_is_refused(driver: &dyn Driver) {
     assert_eq!(driver.create(device, PAGE_BYTES), Err(unknown));
     assert_eq!(driver.memory_info(device), Err(unknown));
     assert_eq!(driver.create_stream(device), Err(unknown));
+    assert_eq!(driver.device_info(device), Err(unknown));
     assert_eq!(driver.ledger(device), Err(unknown));
 }

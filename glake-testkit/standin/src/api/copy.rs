@@ -40,13 +40,12 @@ driver_functions! {
 
     fn cuMemcpyAsync(dst: u64, src: u64, bytes: u64, stream: u64) |machine| {
         let stream = machine.stream(stream)?;
-        let side = |address| match machine.space.at(address) {
-            Some(_) => Side::Device(address),
-            None => Side::Host(address),
-        };
-        let (dst, src) = (side(dst), side(src));
-        copy(machine, dst, src, bytes, stream)?;
-        wait_for_host(machine, dst, src, stream)
+        anywhere(machine, dst, src, bytes, stream)
+    }
+
+    fn cuMemcpy(dst: u64, src: u64, bytes: u64) |machine| {
+        let stream = blocking(machine)?;
+        anywhere(machine, dst, src, bytes, stream)
     }
 
     fn cuMemcpyHtoD_v2(dst: u64, src: In<u8>, bytes: u64) |machine| {
@@ -131,9 +130,20 @@ fn is_captured(machine: &Machine, stream: u64) -> bool {
     machine.streams.get(&stream).is_some_and(|stream| stream.capture.is_some())
 }
 
+/// A copy between two addresses, each of which may be the device's or the host's.
+pub(super) fn anywhere(machine: &mut Machine, dst: u64, src: u64, bytes: u64, stream: u64) -> Result {
+    let side = |address| match machine.space.at(address) {
+        Some(_) => Side::Device(address),
+        None => Side::Host(address),
+    };
+    let (dst, src) = (side(dst), side(src));
+    copy(machine, dst, src, bytes, stream)?;
+    wait_for_host(machine, dst, src, stream)
+}
+
 /// From host memory: read when the copy runs if it is pinned, or in a graph; else now, because the
 /// caller may change it as soon as the call returns.
-fn to_device(machine: &mut Machine, dst: u64, src: &In<u8>, bytes: u64, stream: u64) -> Result {
+pub(super) fn to_device(machine: &mut Machine, dst: u64, src: &In<u8>, bytes: u64, stream: u64) -> Result {
     if bytes == 0 {
         return Ok(());
     }
@@ -153,7 +163,7 @@ fn to_device(machine: &mut Machine, dst: u64, src: &In<u8>, bytes: u64, stream: 
 }
 
 /// To host memory: later if it is pinned, or in a graph; else done when the call returns.
-fn to_host(machine: &mut Machine, dst: *mut c_void, src: u64, bytes: u64, stream: u64) -> Result {
+pub(super) fn to_host(machine: &mut Machine, dst: *mut c_void, src: u64, bytes: u64, stream: u64) -> Result {
     if bytes == 0 {
         return Ok(());
     }
@@ -173,7 +183,7 @@ fn wait_for_host(machine: &mut Machine, dst: Side, src: Side, stream: u64) -> Re
     if has_host && !is_captured(machine, stream) { wait(machine, stream) } else { Ok(()) }
 }
 
-fn wait(machine: &mut Machine, stream: u64) -> Result {
+pub(super) fn wait(machine: &mut Machine, stream: u64) -> Result {
     let context = context_of(machine, stream);
     machine.run_all_of(stream);
     machine.check_lost(context)

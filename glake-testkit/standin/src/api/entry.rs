@@ -65,7 +65,9 @@ fn newest(symbol: &str, version: i32, flags: u64) -> Option<*const c_void> {
         return super::find(symbol);
     }
     let of = |suffix: &str| super::find(&format!("{symbol}{suffix}"));
-    let of_thread = ["_v3_ptsz", "_v2_ptsz", "_ptsz"].into_iter().filter(|_| flags & PER_THREAD != 0);
+    let of_thread = ["_v3_ptsz", "_v2_ptsz", "_ptsz", "_v2_ptds", "_ptds"]
+        .into_iter()
+        .filter(|_| flags & PER_THREAD != 0);
     of_thread.chain(["_v3", "_v2", ""]).find_map(of)
 }
 
@@ -82,6 +84,7 @@ mod tests {
         assert_eq!(found("cuMemMap", PER_THREAD), named("cuMemMap"));
         assert_eq!(found("cuMemAllocAsync", 1), named("cuMemAllocAsync"));
         assert_eq!(found("cuMemAllocAsync", PER_THREAD), named("cuMemAllocAsync_ptsz"));
+        assert_eq!(found("cuMemcpyHtoD", PER_THREAD), named("cuMemcpyHtoD_v2_ptds"));
         assert_eq!(found("cuStreamBeginCapture", PER_THREAD), named("cuStreamBeginCapture_v2_ptsz"));
         let info = |version| address(newest("cuStreamGetCaptureInfo", version, 0));
         assert_ne!(info(11_000), info(12_000));

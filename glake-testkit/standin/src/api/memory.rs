@@ -107,6 +107,8 @@ fn pointer_attribute(machine: &Machine, value: &Out<u8>, attribute: u32, address
         2 => value.cast().put(kind),
         3 => value.cast().put(address),
         4 if kind == HOST => value.cast::<*mut c_void>().put(crate::raw::pointer(address)),
+        // Nothing is managed.
+        8 => value.put(0),
         9 => value.cast().put(i32::try_from(device).unwrap_or(0)),
         11 => value.cast().put(start),
         12 => value.cast().put(region.bytes),
