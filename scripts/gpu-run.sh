@@ -84,6 +84,8 @@ for path in tests/* examples/* benches/*; do
         done
         replayed churn --synthetic churn
         ;;
+    examples/bandwidth) item "$path" "$path" --device cuda:0 --rounds 3 ;;
+    examples/load) item "$path" "$path" --device cuda:0 --verify ;;
     examples/*) item "$path" "$path" ;;
     benches/*) item "$path" "$path" --bench --noplot ;;
     esac
@@ -127,6 +129,14 @@ fi
         grep '^test .*FAILED$' "$log" | head -9
         grep -H -A2 'panicked at\|^replay: ' "$log" | cut -c1-200 | head -9
     done
+    if [ -f "$out/examples-bandwidth.log" ]; then
+        echo "== bandwidth"
+        cat "$out/examples-bandwidth.log"
+    fi
+    if [ -f "$out/examples-load.log" ]; then
+        echo "== load"
+        cat "$out/examples-load.log"
+    fi
     if [ -f "$out/examples-gpu_compare.log" ]; then
         echo "== beside the driver's own"
         cat "$out/examples-gpu_compare.log"

@@ -32,6 +32,7 @@
 //! |---|---|---|---|
 //! | [`alloc`], [`driver`], [`adapt`], [`stats`], [`trace`], [`units`], [`sim`] | `glake-core` | | vocabulary, the driver seam, adaptors, traces, the simulated GPU |
 //! | [`vmm`] | `glake-vmm` | | the stitching pool, without types |
+//! | `multipath` | `glake-multipath` | `multipath` (default) | the transfer engine: one copy over every link |
 //! | `cuda` | `glake-cuda` | `cuda` (default) | the CUDA driver, found at run time |
 //!
 //! With the feature `cuda` a program still builds and starts on a machine without CUDA;
@@ -68,6 +69,13 @@ pub mod cuda {
         CudaDriver, DeviceBuffer, Foreign, Mapping, OpenError, PendingVec, PhysicalHandle, PinnedBytes,
         Reservation, open,
     };
+}
+
+/// The transfer engine: one copy over every link of the machine.
+#[cfg(feature = "multipath")]
+#[cfg_attr(docsrs, doc(cfg(feature = "multipath")))]
+pub mod multipath {
+    pub use glake_multipath::*;
 }
 
 /// The stitching pool itself, untyped, for direct use and for adaptors: for one owner or for many

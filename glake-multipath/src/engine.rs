@@ -1,0 +1,435 @@
+//! The engine, and how transfers are asked for.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use glake_core::driver::{Driver, DriverError, IntoDriver, Lent};
+use glake_core::units::{DeviceId, DevicePtr, StreamId};
+
+use crate::busy::{Behind, Busy};
+use crate::calibrate::{Calibration, LinkCalibration};
+use crate::chunk::{Chunks, Segment, Side};
+use crate::config::Config;
+use crate::control::{Cancel, Control, OnProgress, Priority, Running, SharedProgress};
+use crate::ends::Ends;
+use crate::error::TransferError;
+use crate::jobs::Jobs;
+use crate::lane::{Direction, HostSide, Lane, Path, Route};
+use crate::lanes::Lanes;
+use crate::mark::After;
+use crate::report::Report;
+use crate::run::{Run, Worker};
+use crate::slots::Slots;
+use crate::staged::Staged;
+use crate::topology::{self, Topology, TopologyError, one_per_uplink};
+
+mod background;
+mod enqueued;
+
+pub use background::{Done, FailedTransfer};
+pub use enqueued::{EnqueuedRead, FailedRead};
+
+/// What a path that nobody measured is expected to move at first, in bytes per millisecond.
+const RATE: u64 = 55_000_000;
+/// Below this, the driver's own way of copying memory that is not pinned is as fast.
+const STAGE_FROM_BYTES: u64 = 256 << 10;
+
+/// Moves bytes between the host and devices over all links of the machine.
+///
+/// Clones are cheap and share everything. An engine makes its streams and staging memory when a transfer
+/// first needs them and keeps them; dropping the last clone gives them back.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    driver: Arc<dyn Driver>,
+    config: Config,
+    topology: Topology,
+    calibration: Option<Calibration>,
+    lanes: Lanes,
+    slots: Slots,
+    running: Running,
+    busy: Busy,
+    jobs: Jobs,
+}
+
+impl Engine {
+    /// An engine over `driver`, on the machine that this is.
+    ///
+    /// # Errors
+    /// [`TopologyError`] if the machine cannot be made out; [`with_topology`](Self::with_topology) says
+    /// what it is.
+    pub fn new(driver: impl IntoDriver, config: Config) -> Result<Self, TopologyError> {
+        let driver = driver.into_driver();
+        let topology = Topology::read(&*driver, std::path::Path::new(topology::SYSFS))?;
+        Ok(Self::with_topology(driver, config, topology))
+    }
+
+    /// An engine over `driver` on a machine of that topology.
+    #[must_use]
+    pub fn with_topology(driver: impl IntoDriver, config: Config, topology: Topology) -> Self {
+        Self::build(driver.into_driver(), config, topology, None)
+    }
+
+    /// An engine over `driver` on a machine of that topology which was measured. What `config` says itself holds, and
+    /// measurements of another machine do not count.
+    #[must_use]
+    pub fn with_calibration(
+        driver: impl IntoDriver,
+        config: Config,
+        topology: Topology,
+        calibration: Calibration,
+    ) -> Self {
+        let is_own = calibration.topology == topology.key();
+        if !is_own {
+            tracing::warn!(machine = %calibration.topology, "a calibration of another machine is not used");
+        }
+        let chunk_bytes = config.chunk_bytes.or(calibration.chunk_bytes().filter(|_| is_own));
+        let config = Config { chunk_bytes, ..config };
+        Self::build(driver.into_driver(), config, topology, Some(calibration).filter(|_| is_own))
+    }
+
+    fn build(
+        driver: Arc<dyn Driver>,
+        config: Config,
+        topology: Topology,
+        calibration: Option<Calibration>,
+    ) -> Self {
+        let (lanes, running) = (Lanes::default(), Running::new(driver.n_devices()));
+        let slots = Slots::new(Arc::clone(&driver), config.slot_bytes, config.pinned_bytes);
+        let (busy, jobs) = (Busy::default(), Jobs::new(config.n_workers));
+        Self {
+            shared: Arc::new(Shared {
+                driver,
+                config,
+                topology,
+                calibration,
+                lanes,
+                slots,
+                running,
+                busy,
+                jobs,
+            }),
+        }
+    }
+
+    /// The machine that the engine works on.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.shared.topology
+    }
+
+    /// A transfer between the host and `device`, to be described further.
+    pub fn on(&self, device: DeviceId) -> Transfer<'static> {
+        Transfer {
+            engine: self.clone(),
+            device,
+            after: None,
+            priority: Priority::default(),
+            cancel: None,
+            on_progress: None,
+            shared_progress: None,
+        }
+    }
+}
+
+/// A transfer between the host and one device. Its last word says what is copied, and who waits for it:
+///
+/// | last word | waits | host memory |
+/// |---|---|---|
+/// | `write`, `read` | the caller | borrowed |
+/// | `submit_write`, `submit_read` | who has the [`Pending`](crate::Pending) | owned |
+/// | `enqueue_write`, `enqueue_read` | a stream | owned |
+///
+/// ```
+/// use glake_core::driver::{Access, VirtualMemory};
+/// use glake_core::sim::SimDriver;
+/// use glake_core::units::{DeviceId, PAGE_BYTES};
+/// use glake_multipath::{Config, Engine, Priority};
+/// # use std::sync::Arc;
+///
+/// let driver = Arc::new(SimDriver::h200(2));
+/// let device = DeviceId(0);
+/// # let range = driver.reserve(16 * PAGE_BYTES, PAGE_BYTES)?;
+/// # driver.map(range.start, driver.create(device, range.bytes)?)?;
+/// # driver.set_access(range, &[device], Access::ReadWrite)?;
+/// let engine = Engine::new(Arc::clone(&driver), Config::new())?;
+/// let weights = vec![7; 32 << 20];
+/// let report = engine.on(device).priority(Priority::High).write(range.start, &weights)?;
+/// assert_eq!(report.bytes, 32 << 20);
+/// let mut back = vec![0; 32 << 20];
+/// engine.on(device).read(range.start, &mut back)?;
+/// assert_eq!(back, weights);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a transfer does nothing until it is told what to copy"]
+pub struct Transfer<'a> {
+    engine: Engine,
+    device: DeviceId,
+    after: Option<After>,
+    priority: Priority,
+    cancel: Option<Cancel>,
+    on_progress: Option<OnProgress<'a>>,
+    shared_progress: Option<SharedProgress>,
+}
+
+impl<'a> Transfer<'a> {
+    /// Begins it behind what is enqueued on `stream` so far. Without this it begins at once.
+    pub fn after(self, stream: StreamId) -> Self {
+        Self { after: Some(After::Stream(stream)), ..self }
+    }
+
+    /// Lets transfers of a higher priority go first.
+    pub fn priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// Stops it when `cancel` says so.
+    pub fn cancel(self, cancel: &Cancel) -> Self {
+        Self { cancel: Some(cancel.clone()), ..self }
+    }
+
+    /// Calls `tell` after each chunk, and nobody else. A transfer that borrows it cannot be submitted.
+    pub fn on_progress(self, tell: OnProgress<'a>) -> Self {
+        Self { on_progress: Some(tell), shared_progress: None, ..self }
+    }
+
+    /// Calls `tell` after each chunk, and nobody else.
+    pub fn share_progress(self, tell: SharedProgress) -> Self {
+        Self { on_progress: None, shared_progress: Some(tell), ..self }
+    }
+
+    /// Copies `src` to the device at `dst`.
+    ///
+    /// # Errors
+    /// [`TransferError`], with the ranges that did not arrive.
+    pub fn write(self, dst: DevicePtr, src: &[u8]) -> Result<Report, TransferError> {
+        let bytes = src.len() as u64;
+        self.write_segments(&[Segment { host_offset: 0, device: dst, bytes }], src)
+    }
+
+    /// Copies from the device at `src` until `dst` is full.
+    ///
+    /// # Errors
+    /// [`TransferError`], with the ranges that did not arrive.
+    pub fn read(self, src: DevicePtr, dst: &mut [u8]) -> Result<Report, TransferError> {
+        let bytes = dst.len() as u64;
+        self.read_segments(&[Segment { host_offset: 0, device: src, bytes }], dst)
+    }
+
+    /// Copies parts of `src` to places on the device, which do not overlap.
+    ///
+    /// # Errors
+    /// [`TransferError`], with the ranges that did not arrive.
+    pub fn write_segments(self, segments: &[Segment], src: &[u8]) -> Result<Report, TransferError> {
+        let chunks = Chunks::new(segments, src.len() as u64, Side::Device)?;
+        let shared = &*self.engine.shared;
+        if shared.can_stage(self.device, src, &chunks) {
+            return self.run(Direction::ToDevice, chunks, Host::Staged(Ends::Memory(src)));
+        }
+        self.run(Direction::ToDevice, chunks, Host::Lent(Lent::Source(src)))
+    }
+
+    /// Copies from places on the device to parts of `dst`, which do not overlap.
+    ///
+    /// # Errors
+    /// [`TransferError`], with the ranges that did not arrive.
+    pub fn read_segments(self, segments: &[Segment], dst: &mut [u8]) -> Result<Report, TransferError> {
+        let chunks = Chunks::new(segments, dst.len() as u64, Side::Host)?;
+        if self.engine.shared.can_stage(self.device, dst, &chunks) {
+            return self.run(Direction::ToHost, chunks, Host::Staged(Ends::sink(dst)));
+        }
+        self.run(Direction::ToHost, chunks, Host::Lent(Lent::Sink(dst)))
+    }
+
+    /// Copies parts of a file, at the segments' host offsets, to places on the device, which do not
+    /// overlap. The file is read by several threads straight into pinned memory, not mapped.
+    ///
+    /// # Errors
+    /// [`TransferError`], with the ranges that did not arrive; `Source` where the file cannot be read or
+    /// ends too early.
+    pub fn write_file(self, segments: &[Segment], src: &File) -> Result<Report, TransferError> {
+        let chunks = Chunks::new(segments, u64::MAX, Side::Device)?;
+        self.run(Direction::ToDevice, chunks, Host::Staged(Ends::File(src)))
+    }
+
+    fn run(self, direction: Direction, chunks: Chunks, host: Host<'_>) -> Result<Report, TransferError> {
+        let shared = &*self.engine.shared;
+        let driver = &*shared.driver;
+        let start_ns = driver.now_ns();
+        let bytes = chunks.left_bytes();
+        let after = self.after.as_ref().map(|after| after.mark(&shared.driver)).transpose()?;
+        let mut lanes = shared.lanes_for(self.device, direction, &chunks, None)?;
+        for lane in &mut lanes {
+            lane.follow(after.clone());
+        }
+        let devices = devices(self.device, &lanes);
+        let turn = shared.running.enter(&devices, self.priority);
+        let on_progress = self.on_progress.or(self.shared_progress.as_deref());
+        let control = Control::new(self.cancel.as_ref(), turn, on_progress);
+        let sizes = shared.config.sizes(lanes.len());
+        let worker = |lane: Lane| {
+            let rate = shared.rate(self.device, direction, lane.path());
+            Worker::new(lane, rate, start_ns)
+        };
+        let workers = lanes.into_iter().map(worker).collect();
+        let (outcome, well, failed) = match host {
+            Host::Lent(lent) => {
+                let mut run = Run::new(driver, &control, direction, sizes, chunks, workers);
+                let outcome = lend(driver, lent, &mut run);
+                (outcome, run.workers, run.failed)
+            }
+            Host::Staged(ends) => {
+                let near = (self.device, &shared.slots);
+                let staged = Staged::new(driver, &control, direction, near, ends, (chunks, workers));
+                let outcome = staged.drive(shared.config.staging_threads(), shared.config.around_threads);
+                let (well, failed) = staged.into_lanes();
+                (outcome, well, failed)
+            }
+        };
+        let mut lane_reports: Vec<_> = well.iter().chain(&failed).map(|worker| worker.report).collect();
+        lane_reports.sort_by_key(|lane| lane.path);
+        shared.put_all(self.device, well.into_iter().map(|worker| worker.lane).collect());
+        for worker in failed {
+            shared.lanes.drop_lane(&shared.config, self.device, worker.lane);
+        }
+        control.end();
+        outcome?;
+        Ok(Report { bytes, ns: driver.now_ns() - start_ns, lanes: lane_reports })
+    }
+}
+
+/// The host's end of a transfer.
+enum Host<'a> {
+    /// Copied from or to as it is.
+    Lent(Lent<'a>),
+    /// Copied through pinned slots.
+    Staged(Ends<'a>),
+}
+
+/// Runs a transfer of memory that is lent to the driver meanwhile.
+fn lend(driver: &dyn Driver, memory: Lent<'_>, run: &mut Run<'_>) -> Result<(), TransferError> {
+    let mut outcome = None;
+    let lent = driver.lend(memory, &mut |host| {
+        outcome = Some(run.drive(HostSide::Whole(host)));
+        Ok(())
+    });
+    // Each chunk was seen done, so what else lending says is of lanes that failed.
+    outcome.unwrap_or_else(|| lent.map_err(TransferError::from))
+}
+
+impl std::fmt::Debug for Transfer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer")
+            .field("device", &self.device)
+            .field("after", &self.after)
+            .field("priority", &self.priority)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Whether memory goes through pinned slots: where it is not pinned, because the driver takes that a
+    /// few KiB at a time and one copy after the other, and where it has many short places on the host.
+    /// That does not pay for little, and needs a slot.
+    fn can_stage(&self, device: DeviceId, memory: &[u8], chunks: &Chunks) -> bool {
+        chunks.left_bytes() >= STAGE_FROM_BYTES
+            && (chunks.is_scattered_on_host() || !self.driver.is_pinned(memory))
+            && self.slots.prepare(device).is_ok()
+    }
+
+    /// The lanes for a transfer: one over the device's own link, and relays where they pay. One that is `behind`
+    /// something may have lanes that are busy behind the same.
+    ///
+    /// # Errors
+    /// Why there is no lane at all.
+    fn lanes_for(
+        &self,
+        device: DeviceId,
+        direction: Direction,
+        chunks: &Chunks,
+        behind: Option<Behind>,
+    ) -> Result<Vec<Lane>, DriverError> {
+        let take = |route| self.take_lane(device, route, behind);
+        let take_or_not = |route| {
+            take(route).unwrap_or_else(|error| {
+                tracing::debug!(?route, %error, "a transfer goes without that lane");
+                None
+            })
+        };
+        let scattering = if chunks.is_scattered() { take_or_not(Route::Scattering) } else { None };
+        let own = match scattering {
+            None => take(Route::Direct)?,
+            lane => lane,
+        };
+        let mut lanes: Vec<Lane> = own.into_iter().collect();
+        let from_bytes = self.link(device, direction).and_then(LinkCalibration::relay_from_bytes);
+        if chunks.left_bytes() >= self.config.relay_from(from_bytes) {
+            let relays = self.relays(device, direction).into_iter();
+            lanes.extend(relays.filter_map(|relay| take_or_not(Route::Via(relay))));
+        }
+        Ok(lanes)
+    }
+
+    fn take_lane(
+        &self,
+        device: DeviceId,
+        route: Route,
+        behind: Option<Behind>,
+    ) -> Result<Option<Lane>, DriverError> {
+        let there = behind.and_then(|behind| self.busy.take(behind, device, route));
+        if let Some(lane) = there.or_else(|| self.lanes.take_idle(device, route)) {
+            return Ok(Some(lane));
+        }
+        for (device, lane) in self.busy.take_done() {
+            match lane {
+                Ok(lane) => self.lanes.put(device, lane),
+                Err(lane) => self.lanes.drop_lane(&self.config, device, lane),
+            }
+        }
+        self.lanes.take(&self.driver, &self.config, device, route)
+    }
+
+    /// What a lane on a path is expected to move, in bytes per millisecond.
+    fn rate(&self, device: DeviceId, direction: Direction, path: Path) -> u64 {
+        let measured = self.link(device, direction).and_then(|link| link.path(path));
+        measured.map_or(RATE, |path| path.bytes_per_ms)
+    }
+
+    /// The devices that relay for `device`: one for each link to the host that is not its own.
+    fn relays(&self, device: DeviceId, direction: Direction) -> Vec<DeviceId> {
+        let is_used = |relay: &DeviceId| match (&self.config.relays, &self.calibration) {
+            (Some(allowed), _) => allowed.contains(relay),
+            (None, Some(calibration)) => calibration.is_worth(device, direction, *relay),
+            (None, None) => true,
+        };
+        let used = self.topology.relays_for(device).into_iter().filter(is_used);
+        let mut relays = one_per_uplink(&self.topology, used);
+        relays.truncate(self.config.most_relays);
+        relays
+    }
+
+    /// What was measured of transfers with `device`.
+    fn link(&self, device: DeviceId, direction: Direction) -> Option<&LinkCalibration> {
+        self.calibration.as_ref()?.link(device, direction)
+    }
+
+    fn put_all(&self, device: DeviceId, lanes: Vec<Lane>) {
+        for lane in lanes {
+            self.lanes.put(device, lane);
+        }
+    }
+}
+
+/// The devices whose links a transfer uses.
+fn devices(device: DeviceId, lanes: &[Lane]) -> Vec<DeviceId> {
+    let relays = lanes.iter().filter_map(|lane| match lane.path() {
+        Path::Direct => None,
+        Path::Via(relay) => Some(relay),
+    });
+    std::iter::once(device).chain(relays).collect()
+}
