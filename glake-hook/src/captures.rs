@@ -51,7 +51,7 @@ pub(crate) struct Known {
 
 impl Captures {
     /// Whether the hook knows of any.
-    fn are_going_on(&self) -> bool {
+    pub(crate) fn are_going_on(&self) -> bool {
         self.n.load(Ordering::Acquire) > 0
     }
 

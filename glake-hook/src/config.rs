@@ -6,6 +6,8 @@ use std::fmt;
 use glake_core::units::DeviceId;
 use glake_vmm::Mode;
 
+use crate::multipath::Multipath;
+
 /// How the hook is set up: the pool of each device, and what is kept beside it.
 ///
 /// ```
@@ -20,6 +22,8 @@ pub struct Config {
     pub(crate) limit_bytes: u64,
     pub(crate) has_worker: bool,
     pub(crate) pinned_bytes: u64,
+    pub(crate) multipath: Multipath,
+    pub(crate) has_multipath: bool,
 }
 
 impl Default for Config {
@@ -29,6 +33,8 @@ impl Default for Config {
             limit_bytes: u64::MAX,
             has_worker: false,
             pinned_bytes: 256 << 20,
+            multipath: Multipath::new(),
+            has_multipath: false,
         }
     }
 }
@@ -67,7 +73,7 @@ impl fmt::Debug for OptionError {
 const BYTES: &str = "bytes, such as 1073741824, 512MiB or 60GiB";
 
 /// The options by the names that they have in the environment.
-pub(crate) const NAMES: [&str; 7] = [
+pub(crate) const NAMES: [&str; 10] = [
     "GLAKE_POOL_MODE",
     LIMIT,
     "GLAKE_POOL_STITCH_ABOVE",
@@ -75,9 +81,13 @@ pub(crate) const NAMES: [&str; 7] = [
     "GLAKE_POOL_LEAVE",
     "GLAKE_POOL_BACKGROUND",
     PINNED,
+    MULTIPATH,
+    "GLAKE_MULTIPATH_CHANNELS",
+    "GLAKE_MULTIPATH_CHUNK",
 ];
 pub(crate) const LIMIT: &str = "GLAKE_POOL_LIMIT";
 pub(crate) const PINNED: &str = "GLAKE_PINNED_CACHE";
+pub(crate) const MULTIPATH: &str = "GLAKE_MULTIPATH";
 
 impl Config {
     /// A pool in default mode without a limit.
@@ -130,6 +140,15 @@ impl Config {
         Self { pinned_bytes: bytes, ..self }
     }
 
+    /// Moves large copies between the host and the pools' memory over several links, and stages memory that is not
+    /// pinned by several threads; off if not set. Such a copy is done when the program's call returns. Everything
+    /// else is the driver's as ever: small copies, other memory, streams that are captured, and asynchronous copies
+    /// of pinned memory. `GLAKE_MULTIPATH`: `on` or `off`.
+    #[must_use]
+    pub fn multipath(self, multipath: Multipath) -> Self {
+        Self { multipath, has_multipath: true, ..self }
+    }
+
     /// The configuration that the environment's `GLAKE_*` variables describe.
     ///
     /// # Errors
@@ -164,13 +183,28 @@ impl Config {
             2 => self.stitch_above_bytes(bytes()?),
             3 => self.headroom_bytes(bytes()?),
             4 => self.leave_bytes(bytes()?),
-            5 => match value {
-                "on" | "1" => self.background(),
-                "off" | "0" => Self { has_worker: false, ..self },
-                _ => return Err(bad("on or off")),
-            },
-            _ => self.pinned_bytes(bytes()?),
+            5 => Self { has_worker: switch(value).ok_or(bad(SWITCH))?, ..self },
+            6 => self.pinned_bytes(bytes()?),
+            7 => Self { has_multipath: switch(value).ok_or(bad(SWITCH))?, ..self },
+            8 => {
+                let n_links = if value == "direct" { Some(1) } else { value.parse().ok() };
+                let n_links =
+                    n_links.filter(|n| *n > 0).ok_or(bad("direct, or a number of links from 1 on"))?;
+                Self { multipath: self.multipath.n_links(n_links), ..self }
+            }
+            _ => Self { multipath: self.multipath.chunk_bytes(bytes()?), ..self },
         })
+    }
+}
+
+/// What switches something.
+const SWITCH: &str = "on or off";
+
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "on" | "1" => Some(true),
+        "off" | "0" => Some(false),
+        _ => None,
     }
 }
 
@@ -204,6 +238,20 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_the_drivers_until_they_are_switched_on() {
+        let set = |config: Config, name: &str, value: &str| config.with(name, value).unwrap();
+        let config = set(Config::new(), "GLAKE_MULTIPATH_CHANNELS", "3");
+        let config = set(config, "GLAKE_MULTIPATH_CHUNK", "1MiB");
+        assert!(!config.has_multipath && !Config::new().has_multipath);
+        let multipath = Multipath::new().n_links(3).chunk_bytes(1 << 20);
+        let config = set(config, MULTIPATH, "on");
+        assert_eq!(config, Config::new().multipath(multipath));
+        assert!(!set(config.clone(), MULTIPATH, "off").has_multipath);
+        let config = set(config, "GLAKE_MULTIPATH_CHANNELS", "direct");
+        assert_eq!(config, Config::new().multipath(multipath.n_links(1)));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_with_advice() {
         assert_eq!(Config::new().with("GLAKE_POOL_LIMITS", "1"), Err(OptionError::Unknown));
         for value in ["", "GiB", "-1", "1.5GiB", "1GB", "99999999999TiB", "١"] {
@@ -213,5 +261,9 @@ mod tests {
             }
         }
         assert!(Config::new().with("GLAKE_POOL_MODE", "fast").is_err());
+        for (name, value) in [("GLAKE_MULTIPATH", "yes"), ("GLAKE_MULTIPATH_CHANNELS", "0")] {
+            let error = Config::new().with(name, value).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{name} takes ")), "{error}");
+        }
     }
 }

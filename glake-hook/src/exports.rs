@@ -15,6 +15,7 @@ macro_rules! real {
     };
 }
 
+mod copies;
 mod host;
 mod info;
 pub(crate) mod memory;
@@ -22,7 +23,7 @@ mod order;
 mod pools;
 
 #[allow(clippy::wildcard_imports, reason = "the list of names is in `hooked.rs`")]
-use {host::*, info::*, memory::*, order::*, pools::*};
+use {copies::*, host::*, info::*, memory::*, order::*, pools::*};
 
 use crate::real::{Code, SUCCESS};
 

@@ -37,6 +37,20 @@ pub struct PassedOn {
     pub n_frees: usize,
 }
 
+/// What was copied over several links since the hook was installed; see [`Glake::copied`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Copied {
+    /// Copies.
+    pub n_copies: usize,
+    /// Bytes that went from the host to a device.
+    pub to_device_bytes: u64,
+    /// Bytes that went from a device to the host.
+    pub to_host_bytes: u64,
+    /// Bytes of those that went over the link of another device.
+    pub relayed_bytes: u64,
+}
+
 impl Glake {
     pub(crate) const fn of(hook: &'static Hook) -> Self {
         Self { hook }
@@ -224,7 +238,7 @@ impl Glake {
     }
 
     /// Sets an option by its name in the environment: `GLAKE_POOL_LIMIT` or `GLAKE_PINNED_CACHE`, in bytes or
-    /// with a unit such as `GiB`, for all devices.
+    /// with a unit such as `GiB`, for all devices; `GLAKE_MULTIPATH`, `on` or `off`.
     ///
     /// # Errors
     /// [`OptionError`]; nothing is set but where it says so.
@@ -240,6 +254,10 @@ impl Glake {
             }
             config::PINNED => {
                 let _ = inside(|| self.hook.limit_pinned(changed.pinned_bytes));
+                Ok(())
+            }
+            config::MULTIPATH => {
+                self.hook.copies.switch(&changed);
                 Ok(())
             }
             _ => {
@@ -259,6 +277,19 @@ impl Glake {
             n_allocations: counters.n_allocations.load(Ordering::Relaxed),
             bytes: counters.bytes.load(Ordering::Relaxed),
             n_frees: counters.n_frees.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What was copied over several links since the hook was installed; nothing where
+    /// [`Config::multipath`](crate::Config::multipath) is not set. All other copies were the driver's.
+    #[must_use]
+    pub fn copied(self) -> Copied {
+        let copies = &self.hook.copies;
+        Copied {
+            n_copies: copies.n.load(Ordering::Relaxed),
+            to_device_bytes: copies.to_device_bytes.load(Ordering::Relaxed),
+            to_host_bytes: copies.to_host_bytes.load(Ordering::Relaxed),
+            relayed_bytes: copies.relayed_bytes.load(Ordering::Relaxed),
         }
     }
 }

@@ -11,6 +11,7 @@ use glake_cuda::CudaDriver;
 
 use crate::captures::Captures;
 use crate::config::Config;
+use crate::copies::Copies;
 use crate::device::{Device, DevicePool};
 use crate::pinned::Pinned;
 use crate::pools::Mempools;
@@ -30,6 +31,7 @@ pub(crate) struct Hook {
     pub(crate) tags: Mutex<Tags>,
     /// Allocations that may have a tag.
     pub(crate) has_tags: AtomicBool,
+    pub(crate) copies: Copies,
     pub(crate) passed_on: PassedOnCounters,
 }
 

@@ -16,6 +16,18 @@ macro_rules! hooked {
             cuMemPoolDestroy
             cuMemPoolSetAccess
             cuDeviceSetMemPool
+            cuMemcpy
+            cuMemcpy_ptds
+            cuMemcpyAsync
+            cuMemcpyAsync_ptsz
+            cuMemcpyHtoD_v2
+            cuMemcpyHtoD_v2_ptds
+            cuMemcpyHtoDAsync_v2
+            cuMemcpyHtoDAsync_v2_ptsz
+            cuMemcpyDtoH_v2
+            cuMemcpyDtoH_v2_ptds
+            cuMemcpyDtoHAsync_v2
+            cuMemcpyDtoHAsync_v2_ptsz
             cuMemHostAlloc
             cuMemAllocHost_v2
             cuMemFreeHost

@@ -65,11 +65,11 @@ pub(crate) fn hooked(name: &CStr, version: i32, flags: u64) -> Option<usize> {
         "cuGetProcAddress" if version >= 12_000 => "cuGetProcAddress_v2",
         name => name,
     };
-    let suffixes = if flags & PER_THREAD == 0 { ["", "_v2"] } else { ["_ptsz", "_v2_ptsz"] };
     // Functions that know no stream have one form only; those of CUDA 3.1 and before are not hooked.
-    let suffixes = suffixes.into_iter().chain(if flags & PER_THREAD == 0 { [""; 2] } else { ["", "_v2"] });
+    let all = ["_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds", "", "_v2"];
+    let suffixes = if flags & PER_THREAD == 0 { &all[4..] } else { &all };
     if version < 3020 {
         return None;
     }
-    suffixes.into_iter().find_map(|suffix| exports::by_name(name, suffix))
+    suffixes.iter().find_map(|suffix| exports::by_name(name, suffix))
 }

@@ -132,6 +132,7 @@ fn try_install(config: Config, proof: Proof) -> Result<Glake, InstallError> {
         pinned: crate::pinned::Pinned::new(config.pinned_bytes),
         tags: Mutex::default(),
         has_tags: false.into(),
+        copies: crate::copies::Copies::new(&config),
         passed_on: hook::PassedOnCounters::default(),
         config,
     };

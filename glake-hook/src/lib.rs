@@ -26,21 +26,24 @@
 //! the feature `runtime` also `cudaMallocAsync` and `cudaFreeAsync`. Pinned host memory is kept for the next request.
 //! What the driver says of memory (`cuMemGetInfo`, `cuMemGetAddressRange`) is said of the pool's too, peers reach
 //! it (`cuCtxEnablePeerAccess`, `cuMemPoolSetAccess`), and `cuIpcGetMemHandle` refuses it. Streams that are destroyed, captures and
-//! synchronisations are noted. Requests that are not the pool's go to the driver: zero bytes, contexts other than a
+//! synchronisations are noted. Large copies between the host and the pools' memory (`cuMemcpyHtoD`, `cuMemcpyDtoH`,
+//! `cuMemcpy`, and the same on streams) go over several links if [`Config::multipath`] says so. Requests that are not the pool's go to the driver: zero bytes, contexts other than a
 //! device's primary one, memory pools that are shared. Frees of foreign memory too.
 //!
-//! Layers, each using only those above it: `real` (the driver's own functions), `config`, `hook` (the state, and
-//! how a call gets to it), `device`, `streams`, `captures`, `serve` (device memory), `pools`, `pinned`, `info`,
-//! `exports` (the functions), `shim`, `install`, `glake` (what a program says).
+//! Layers, each using only those above it: `real` (the driver's own functions), `multipath` and `config`, `hook` (the
+//! state, and how a call gets to it), `device`, `streams`, `captures`, `serve` (device memory), `pools`, `pinned`,
+//! `copies`, `info`, `exports` (the functions), `shim`, `install`, `glake` (what a program says).
 
 mod captures;
 mod config;
+mod copies;
 mod device;
 mod exports;
 mod glake;
 mod hook;
 mod info;
 mod install;
+mod multipath;
 mod pinned;
 mod pools;
 mod real;
@@ -51,8 +54,9 @@ mod shim;
 mod streams;
 
 pub use config::{Config, OptionError};
-pub use glake::{Glake, PassedOn, Recording, Tag};
+pub use glake::{Copied, Glake, PassedOn, Recording, Tag};
 pub use install::{InstallError, install, install_at_first_call, install_unproved};
+pub use multipath::Multipath;
 
 pub use glake_core::alloc::AllocError;
 pub use glake_core::driver::DriverError;

@@ -67,6 +67,16 @@ functions! {
     cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: *mut c_void);
     cuMemPoolTrimTo(pool: Handle, keep: usize);
     cuDeviceGetDefaultMemPool(pool: *mut Handle, device: c_int);
+    cuMemcpy(dst: Ptr, src: Ptr, bytes: usize);
+    cuMemcpy_ptds(dst: Ptr, src: Ptr, bytes: usize);
+    cuMemcpyAsync(dst: Ptr, src: Ptr, bytes: usize, stream: Handle);
+    cuMemcpyHtoD_v2(dst: Ptr, src: *const c_void, bytes: usize);
+    cuMemcpyHtoD_v2_ptds(dst: Ptr, src: *const c_void, bytes: usize);
+    cuMemcpyHtoDAsync_v2(dst: Ptr, src: *const c_void, bytes: usize, stream: Handle);
+    cuMemcpyDtoH_v2(dst: *mut c_void, src: Ptr, bytes: usize);
+    cuMemcpyDtoH_v2_ptds(dst: *mut c_void, src: Ptr, bytes: usize);
+    cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: Ptr, bytes: usize, stream: Handle);
+    cuPointerGetAttribute(value: *mut c_void, attribute: c_int, ptr: Ptr);
     cuMemHostAlloc(ptr: *mut *mut c_void, bytes: usize, flags: c_uint);
     cuMemAllocHost_v2(ptr: *mut *mut c_void, bytes: usize);
     cuMemFreeHost(ptr: *mut c_void);

@@ -6,7 +6,7 @@ use glake_hook::{Config, DeviceId};
 use crate::driver::{FIRST, Kernel, MIB, Program, address};
 
 /// The second device; none on a machine with one.
-fn second() -> Option<std::sync::Arc<CudaContext>> {
+pub(crate) fn second() -> Option<std::sync::Arc<CudaContext>> {
     if CudaContext::device_count().unwrap() < 2 {
         println!("one device: nothing to try");
         return None;

@@ -77,8 +77,17 @@ impl Kernel {
     /// # Safety
     /// The words are what the kernel takes, and the addresses among them are valid for what it does.
     pub(crate) unsafe fn launch(self, stream: &Arc<CudaStream>, n_blocks: u32, words: &mut [u64]) {
+        // SAFETY: the stream is alive; the caller vouches for the words.
+        unsafe { self.launch_on(stream.cu_stream(), n_blocks, words) };
+    }
+
+    /// As [`launch`](Self::launch), on a stream that is alive.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn launch_on(self, stream: sys::CUstream, n_blocks: u32, words: &mut [u64]) {
         let mut arguments: Vec<_> = words.iter_mut().map(|word| (&raw mut *word).cast()).collect();
-        // SAFETY: function and stream are alive; the caller vouches for the words.
+        // SAFETY: the function stays; the caller vouches for the words.
         let code = unsafe {
             sys::cuLaunchKernel(
                 self.0,
@@ -89,7 +98,7 @@ impl Kernel {
                 1,
                 1,
                 0,
-                stream.cu_stream(),
+                stream,
                 arguments.as_mut_ptr(),
                 ptr::null_mut(),
             )
@@ -100,9 +109,14 @@ impl Kernel {
 
 /// Keeps a stream busy, so that the host is ahead of it.
 pub(crate) fn delay(stream: &Arc<CudaStream>) {
-    let kernel = Kernel::load(stream.context(), "glake_delay");
+    delay_on(stream.context(), stream.cu_stream());
+}
+
+/// As [`delay`], of a stream that is alive.
+pub(crate) fn delay_on(context: &Arc<CudaContext>, stream: sys::CUstream) {
+    let kernel = Kernel::load(context, "glake_delay");
     // SAFETY: the kernel takes one number, and touches no memory.
-    unsafe { kernel.launch(stream, 1, &mut [DELAY_NS]) };
+    unsafe { kernel.launch_on(stream, 1, &mut [DELAY_NS]) };
 }
 
 /// Calls of the driver's own allocator; 0 on a GPU, where nobody counts them.
@@ -120,6 +134,24 @@ pub(crate) fn n_calls(name: &str) -> u64 {
     let name = CString::new(name).unwrap();
     // SAFETY: a C string.
     unsafe { calls(name.as_ptr()) }
+}
+
+/// Makes the `nth` call of a function from now on fail; whether the driver is one that can be told so.
+pub(crate) fn fail(name: &str, nth: u64) -> bool {
+    type Fail = unsafe extern "C" fn(*const c_char, u64, u32);
+    // SAFETY: the driver was loaded before.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: the stand-in's function has this type.
+    let Ok(fail) = (unsafe { library.get::<Fail>(b"glake_standin_fail") }) else { return false };
+    let name = CString::new(name).unwrap();
+    // SAFETY: a C string.
+    unsafe { fail(name.as_ptr(), nth, 1) };
+    true
+}
+
+/// Whether work is done late, so that the host is ahead of it.
+pub(crate) fn is_late() -> bool {
+    !is_standin() || std::env::var("GLAKE_STANDIN_COMPLETION").is_ok_and(|completion| completion == "manual")
 }
 
 /// Whether the driver is the stand-in.

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "a trial may wait for a driver's thread, and measures time")]
 
 mod captures;
+mod copies;
 mod devices;
 mod driver;
 mod installing;
@@ -16,6 +17,8 @@ mod reuse;
 mod talk;
 
 use std::process::ExitCode;
+
+use copies::left;
 
 /// A trial panics where something is not as it should be.
 type Trial = (&'static str, fn());
@@ -38,6 +41,11 @@ trials! {
     devices: two_devices_have_a_pool_each peers_reach_the_pool peers_reach_what_a_memory_pool_grants a_free_of_another_device_breaks_no_capture;
     captures: a_captured_graph_keeps_its_memory a_capture_of_two_streams a_broken_capture_costs_nothing
         a_broken_capture_is_over_when_it_ends captures_that_nobody_tells_of what_other_threads_do_breaks_no_capture;
+    copies: large_copies_are_the_engines copies_are_the_drivers_until_switched_on the_engines_own_calls_are_the_drivers
+        copies_are_in_the_order_of_their_stream waiting_copies_are_behind_blocking_streams;
+    left: copies_of_pinned_memory_return_at_once copies_beside_captures_are_the_drivers copies_of_other_memory_are_the_drivers
+        what_the_engine_cannot_do_the_driver_does copies_go_over_the_links_of_several_devices
+        copies_stay_on_the_link_that_is_allowed threads_copy_at_the_same_time;
     talk: what_is_said_of_memory_fits_the_pool a_recording_can_be_replayed a_recording_ends_no_other tags_say_who_holds_memory
         options_are_set_by_name limits_can_change functions_are_found_by_name;
     installing: installing_twice_is_refused installing_too_late_is_refused_or_works

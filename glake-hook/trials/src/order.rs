@@ -148,7 +148,7 @@ fn create_context(device: sys::CUdevice) -> sys::CUcontext {
 }
 
 /// One that cudarc knows.
-fn a_context_of_its_own(program: &Program) -> Arc<CudaContext> {
+pub(crate) fn a_context_of_its_own(program: &Program) -> Arc<CudaContext> {
     let context = create_context(program.context.cu_device());
     // SAFETY: it was just made, for the device, and is given up.
     unsafe { CudaContext::from_raw_context(0, program.context.cu_device(), context) }.unwrap()

@@ -189,6 +189,7 @@ pub(crate) fn functions_are_found_by_name() {
     // With per-thread default streams there is another function.
     let per_thread = find("cuMemAllocAsync", 2);
     assert!(!per_thread.is_null() && per_thread != found);
+    assert_ne!(find("cuMemcpyHtoD", 2), find("cuMemcpyHtoD", 0));
     assert!(!find("cuMemAlloc", 0).is_null() && !find("cuMemMap", 0).is_null());
     stream.synchronize().unwrap();
     program.is_clean();
