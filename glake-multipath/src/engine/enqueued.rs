@@ -94,7 +94,8 @@ impl From<FailedRead> for TransferError {
 /// # Behind a stream's work, and before what follows
 ///
 /// Everything is enqueued in the call, on lanes chosen by what they are expected to do; the call does not
-/// wait. The transfer begins when the work of `stream` so far is done, and what is enqueued there later waits
+/// wait, as long as the memory is pinned ([`HostMemory::pin`](glake_core::driver::HostMemory::pin)): of other
+/// memory the driver may read or write parts before it returns. The transfer begins when the work of `stream` so far is done, and what is enqueued there later waits
 /// for it. Priority and progress say nothing to it, and it is cancelled only before it is enqueued. Nobody looks
 /// whether its copies run: a device that is lost later says so where it is next used.
 ///
