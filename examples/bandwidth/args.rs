@@ -1,9 +1,10 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Parser;
+
+use crate::device::Device;
 
 /// Measures copies between host and GPU: plain ones, the transfer engine on one link and on all, and what
 /// the machine's links and memory carry at most. Every byte is checked.
@@ -37,28 +38,4 @@ pub(crate) struct Args {
     /// Prints one JSON object for each line instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// What copies are made to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
-    /// Two simulated GPUs.
-    Sim,
-    /// A GPU, by its ordinal.
-    Cuda(u32),
-}
-
-impl FromStr for Device {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "sim" => Ok(Self::Sim),
-            "cuda" => Ok(Self::Cuda(0)),
-            _ => {
-                let ordinal = text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok());
-                ordinal.map(Self::Cuda).ok_or("neither `sim` nor `cuda:N`")
-            }
-        }
-    }
 }

@@ -16,12 +16,15 @@ use glake::multipath::{Config, Direction, Engine};
 use glake::sim::{Completion, LinkRates, SimConfig};
 use glake::units::DeviceId;
 
-use args::{Args, Device};
+use args::Args;
 use bytes::{DeviceSide, Pinned};
+use device::Device;
 use measure::{Copies, Memory, SEED, Way};
 
 mod args;
 mod bytes;
+#[path = "../shared/device.rs"]
+mod device;
 mod measure;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

@@ -1,8 +1,8 @@
 //! The command line.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
+
+use crate::device::Device;
 
 /// Loads a model's safetensors files to a device, and says how fast.
 #[derive(Debug, clap::Parser)]
@@ -26,39 +26,4 @@ pub struct Args {
     /// Prints one JSON object instead of a table.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Where to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
-    /// The simulated driver.
-    Sim,
-    /// A GPU, by its ordinal.
-    Cuda(u32),
-}
-
-impl FromStr for Device {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.strip_prefix("cuda") {
-            None if text == "sim" => Ok(Self::Sim),
-            Some("") => Ok(Self::Cuda(0)),
-            Some(ordinal) => ordinal
-                .strip_prefix(':')
-                .and_then(|ordinal| ordinal.parse().ok())
-                .map(Self::Cuda)
-                .ok_or("a GPU is `cuda:N`"),
-            None => Err("neither `sim` nor `cuda:N`"),
-        }
-    }
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sim => f.write_str("sim"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-        }
-    }
 }

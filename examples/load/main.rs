@@ -24,11 +24,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tempfile::TempDir;
 
 mod args;
+#[path = "../shared/device.rs"]
+mod device;
 mod figures;
 mod own;
 mod verify;
 
-use args::{Args, Device};
+use args::Args;
+use device::Device;
 use figures::Figures;
 
 fn main() -> ExitCode {

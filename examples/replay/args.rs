@@ -1,11 +1,11 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Parser;
 use glake_testkit::replay::Plan;
 
+use crate::device::Device;
 use crate::policy::{Mode, Policy};
 
 /// Replays allocation traces of real programs through a pool of GPU memory.
@@ -102,32 +102,6 @@ impl Streams {
 
 /// Streams of [`Streams::RoundRobin`].
 const N_STREAMS: u32 = 8;
-
-/// What runs the operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
-    /// The simulated driver.
-    Sim,
-    /// A GPU, by its ordinal.
-    Cuda(u32),
-}
-
-impl FromStr for Device {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.strip_prefix("cuda") {
-            None if text == "sim" => Ok(Self::Sim),
-            Some("") => Ok(Self::Cuda(0)),
-            Some(ordinal) => ordinal
-                .strip_prefix(':')
-                .and_then(|ordinal| ordinal.parse().ok())
-                .map(Self::Cuda)
-                .ok_or("a GPU is `cuda:N`"),
-            None => Err("neither `sim` nor `cuda:N`"),
-        }
-    }
-}
 
 /// A generated trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

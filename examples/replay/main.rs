@@ -19,6 +19,8 @@ use glake_testkit::synthetic;
 
 mod args;
 mod cut;
+#[path = "../shared/device.rs"]
+mod device;
 mod figures;
 mod picture;
 mod policy;
@@ -26,7 +28,8 @@ mod report;
 mod session;
 mod time;
 
-use args::{Args, Device, Streams, Synthetic};
+use args::{Args, Streams, Synthetic};
+use device::Device;
 use session::{Beside, Replayed, Setup};
 
 /// The traces that are kept in the repository; `traces/README.md` says how they came about.

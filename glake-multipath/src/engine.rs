@@ -3,34 +3,33 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use glake_core::driver::{Driver, DriverError, IntoDriver, Lent};
+use glake_core::driver::{Driver, IntoDriver, Lent};
 use glake_core::units::{DeviceId, DevicePtr, StreamId};
 
-use crate::busy::{Behind, Busy};
-use crate::calibrate::{Calibration, LinkCalibration};
+use crate::busy::Busy;
+use crate::calibrate::Calibration;
 use crate::chunk::{Chunks, Segment, Side};
 use crate::config::Config;
 use crate::control::{Cancel, Control, OnProgress, Priority, Running, SharedProgress};
 use crate::ends::Ends;
 use crate::error::TransferError;
 use crate::jobs::Jobs;
-use crate::lane::{Direction, HostSide, Lane, Path, Route};
+use crate::lane::{Direction, HostSide, Lane, Path};
 use crate::lanes::Lanes;
 use crate::mark::After;
 use crate::report::Report;
 use crate::run::{Run, Worker};
 use crate::slots::Slots;
 use crate::staged::Staged;
-use crate::topology::{self, Topology, TopologyError, one_per_uplink};
+use crate::topology::{self, Topology, TopologyError};
 
 mod background;
+mod choice;
 mod enqueued;
 
 pub use background::{Done, FailedTransfer};
 pub use enqueued::{EnqueuedRead, FailedRead};
 
-/// What a path that nobody measured is expected to move at first, in bytes per millisecond.
-const RATE: u64 = 55_000_000;
 /// Below this, the driver's own way of copying memory that is not pinned is as fast.
 const STAGE_FROM_BYTES: u64 = 256 << 10;
 
@@ -340,82 +339,6 @@ impl Shared {
         chunks.left_bytes() >= STAGE_FROM_BYTES
             && (chunks.is_scattered_on_host() || !self.driver.is_pinned(memory))
             && self.slots.prepare(device).is_ok()
-    }
-
-    /// The lanes for a transfer: one over the device's own link, and relays where they pay. One that is `behind`
-    /// something may have lanes that are busy behind the same.
-    ///
-    /// # Errors
-    /// Why there is no lane at all.
-    fn lanes_for(
-        &self,
-        device: DeviceId,
-        direction: Direction,
-        chunks: &Chunks,
-        behind: Option<Behind>,
-    ) -> Result<Vec<Lane>, DriverError> {
-        let take = |route| self.take_lane(device, route, behind);
-        let take_or_not = |route| {
-            take(route).unwrap_or_else(|error| {
-                tracing::debug!(?route, %error, "a transfer goes without that lane");
-                None
-            })
-        };
-        let scattering = if chunks.is_scattered() { take_or_not(Route::Scattering) } else { None };
-        let own = match scattering {
-            None => take(Route::Direct)?,
-            lane => lane,
-        };
-        let mut lanes: Vec<Lane> = own.into_iter().collect();
-        let from_bytes = self.link(device, direction).and_then(LinkCalibration::relay_from_bytes);
-        if chunks.left_bytes() >= self.config.relay_from(from_bytes) {
-            let relays = self.relays(device, direction).into_iter();
-            lanes.extend(relays.filter_map(|relay| take_or_not(Route::Via(relay))));
-        }
-        Ok(lanes)
-    }
-
-    fn take_lane(
-        &self,
-        device: DeviceId,
-        route: Route,
-        behind: Option<Behind>,
-    ) -> Result<Option<Lane>, DriverError> {
-        let there = behind.and_then(|behind| self.busy.take(behind, device, route));
-        if let Some(lane) = there.or_else(|| self.lanes.take_idle(device, route)) {
-            return Ok(Some(lane));
-        }
-        for (device, lane) in self.busy.take_done() {
-            match lane {
-                Ok(lane) => self.lanes.put(device, lane),
-                Err(lane) => self.lanes.drop_lane(&self.config, device, lane),
-            }
-        }
-        self.lanes.take(&self.driver, &self.config, device, route)
-    }
-
-    /// What a lane on a path is expected to move, in bytes per millisecond.
-    fn rate(&self, device: DeviceId, direction: Direction, path: Path) -> u64 {
-        let measured = self.link(device, direction).and_then(|link| link.path(path));
-        measured.map_or(RATE, |path| path.bytes_per_ms)
-    }
-
-    /// The devices that relay for `device`: one for each link to the host that is not its own.
-    fn relays(&self, device: DeviceId, direction: Direction) -> Vec<DeviceId> {
-        let is_used = |relay: &DeviceId| match (&self.config.relays, &self.calibration) {
-            (Some(allowed), _) => allowed.contains(relay),
-            (None, Some(calibration)) => calibration.is_worth(device, direction, *relay),
-            (None, None) => true,
-        };
-        let used = self.topology.relays_for(device).into_iter().filter(is_used);
-        let mut relays = one_per_uplink(&self.topology, used);
-        relays.truncate(self.config.most_relays);
-        relays
-    }
-
-    /// What was measured of transfers with `device`.
-    fn link(&self, device: DeviceId, direction: Direction) -> Option<&LinkCalibration> {
-        self.calibration.as_ref()?.link(device, direction)
     }
 
     fn put_all(&self, device: DeviceId, lanes: Vec<Lane>) {

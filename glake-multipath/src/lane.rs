@@ -8,17 +8,20 @@
 //! A scattering lane is a relay lane through slots of the target itself: what has many short places there
 //! goes between host and slot as a whole, and between slot and places in one launch of a kernel.
 
+mod copy;
 mod queue;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use glake_core::driver::{Driver, DriverError, Piece, Result};
-use glake_core::units::{DeviceId, DevicePtr, EventId, HostId, StreamId};
+use glake_core::driver::{Driver, DriverError, Result};
+use glake_core::units::{DeviceId, EventId, HostId, StreamId};
 
-use crate::chunk::{Chunk, runs};
+use crate::chunk::Chunk;
 use crate::mark::Mark;
 use crate::ring::Ring;
+
+use copy::enqueue_host;
 
 /// The route of a copy between the host and a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -332,96 +335,4 @@ impl Drop for Lane {
 pub(crate) struct PushError {
     pub(crate) chunk: Chunk,
     pub(crate) error: DriverError,
-}
-
-impl Relay {
-    /// Enqueues the two stages of a chunk to or from the device of `stream`; returns the stream of the second.
-    fn copy(
-        &mut self,
-        driver: &dyn Driver,
-        direction: Direction,
-        host: HostSide,
-        chunk: &Chunk,
-        stream: StreamId,
-    ) -> Result<StreamId> {
-        let (first, second) = match direction {
-            Direction::ToDevice => (self.stream, stream),
-            Direction::ToHost => (stream, self.stream),
-        };
-        let slot = self.ring.enter(first)?;
-        match direction {
-            Direction::ToDevice => enqueue_host(driver, direction, host, chunk, first, Some(slot))?,
-            Direction::ToHost => enqueue_peer(driver, direction, chunk, slot, first)?,
-        }
-        let half = driver.record(first)?;
-        if let Some(before) = self.half.replace(half) {
-            driver.forget(before);
-        }
-        driver.wait(second, half)?;
-        match direction {
-            Direction::ToDevice => enqueue_peer(driver, direction, chunk, slot, second)?,
-            Direction::ToHost => enqueue_host(driver, direction, host, chunk, second, Some(slot))?,
-        }
-        self.ring.leave(second)?;
-        Ok(second)
-    }
-}
-
-/// Enqueues the copies between the host and the chunk's places on the device, or their places in a
-/// slot, one behind the other.
-fn enqueue_host(
-    driver: &dyn Driver,
-    direction: Direction,
-    side: HostSide,
-    chunk: &Chunk,
-    stream: StreamId,
-    slot: Option<DevicePtr>,
-) -> Result<()> {
-    let copy = |device, host, from: u64, bytes: u64| match direction {
-        Direction::ToDevice => driver.write_from(device, host, from..from + bytes, stream),
-        Direction::ToHost => driver.read_into(device, host, from..from + bytes, stream),
-    };
-    let mut at = 0;
-    match (slot, side) {
-        (None, _) => chunk.pieces.iter().try_for_each(|piece| {
-            let (host, from) = match side {
-                HostSide::Whole(host) => (host, piece.host_offset),
-                HostSide::Packed(host) => (host, at),
-            };
-            at += piece.bytes;
-            copy(piece.device, host, from, piece.bytes)
-        }),
-        (Some(slot), HostSide::Packed(host)) => copy(slot, host, 0, chunk.bytes),
-        (Some(slot), HostSide::Whole(host)) => runs(&chunk.pieces).try_for_each(|(from, bytes)| {
-            at += bytes;
-            copy(slot + (at - bytes), host, from, bytes)
-        }),
-    }
-}
-
-/// From this many pieces on, one kernel copies them faster than as many copies.
-const GATHER_FROM: usize = 4;
-
-/// Enqueues the copies between a slot and the chunk's places on the device.
-fn enqueue_peer(
-    driver: &dyn Driver,
-    direction: Direction,
-    chunk: &Chunk,
-    slot: DevicePtr,
-    stream: StreamId,
-) -> Result<()> {
-    let mut at = 0;
-    let mut pieces = chunk.pieces.iter().map(|piece| {
-        at += piece.bytes;
-        let staged = slot + (at - piece.bytes);
-        let (dst, src) = match direction {
-            Direction::ToDevice => (piece.device, staged),
-            Direction::ToHost => (staged, piece.device),
-        };
-        Piece { dst, src, bytes: piece.bytes }
-    });
-    if chunk.pieces.len() < GATHER_FROM {
-        return pieces.try_for_each(|piece| driver.copy(piece.dst, piece.src, piece.bytes, stream));
-    }
-    driver.gather(&pieces.collect::<Vec<_>>(), stream)
 }
