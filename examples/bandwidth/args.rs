@@ -32,6 +32,12 @@ pub(crate) struct Args {
     /// The largest chunk over several links, in bytes [default: the engine's].
     #[arg(long, value_name = "BYTES")]
     pub(crate) chunk: Option<u64>,
+    /// The size of a pinned slot, in bytes [default: the engine's].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) slot: Option<u64>,
+    /// Memory that is not pinned is staged from so many bytes on [default: the engine's].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) stage_from: Option<u64>,
     /// Where the file is kept that is read [default: the folder for temporary files].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,

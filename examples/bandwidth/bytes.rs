@@ -77,14 +77,24 @@ pub(crate) enum Pinned {
 
 /// Writes the pattern of `seed`.
 pub(crate) fn fill(memory: &mut dyn HostBytes, seed: u64) {
-    for (word, index) in memory.as_mut().chunks_exact_mut(8).zip(0..) {
+    fill_from(memory.as_mut(), seed, 0);
+}
+
+/// Writes the pattern of `seed` from its word `first` on.
+pub(crate) fn fill_from(memory: &mut [u8], seed: u64, first: u64) {
+    for (word, index) in memory.chunks_exact_mut(8).zip(first..) {
         word.copy_from_slice(&pattern_word(seed, index).to_le_bytes());
     }
 }
 
 /// Fails if the bytes are not the pattern of `seed`.
 pub(crate) fn check(memory: &[u8], seed: u64) -> Outcome<()> {
-    let words = memory.chunks_exact(8).zip(0..);
+    check_from(memory, seed, 0)
+}
+
+/// Fails if the bytes are not the pattern of `seed` from its word `first` on.
+pub(crate) fn check_from(memory: &[u8], seed: u64, first: u64) -> Outcome<()> {
+    let words = memory.chunks_exact(8).zip(first..);
     match words.filter(|(word, index)| **word != pattern_word(seed, *index).to_le_bytes()).count() {
         0 => Ok(()),
         wrong => Err(format!("{wrong} words of {} bytes are wrong on the host", memory.len()).into()),

@@ -19,15 +19,21 @@ use glake::units::DeviceId;
 use args::Args;
 use bytes::{DeviceSide, Pinned};
 use device::Device;
-use measure::{Copies, Memory, SEED, Way};
+use measure::{Copies, Memory, SEED, Submission, Way};
+use scattered::Scattered;
 
 mod args;
 mod bytes;
 #[path = "../shared/device.rs"]
 mod device;
 mod measure;
+mod scattered;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// The scattered copies: as many pieces of as many bytes.
+const N_PIECES: u64 = 10_000;
+const PIECE_BYTES: u64 = 16 << 10;
 
 /// One line: rates in GB/s.
 #[derive(Debug, serde::Serialize)]
@@ -35,6 +41,7 @@ struct Line {
     direction: &'static str,
     memory: Memory,
     bytes: u64,
+    n_pieces: u64,
     plain_gb_per_s: f64,
     one_link_gb_per_s: f64,
     all_links_gb_per_s: f64,
@@ -79,6 +86,12 @@ fn run(args: &Args) -> Outcome<()> {
     if let Some(bytes) = args.chunk {
         config = config.chunk_bytes(bytes);
     }
+    if let Some(bytes) = args.slot {
+        config = config.slot_bytes(bytes);
+    }
+    if let Some(bytes) = args.stage_from {
+        config = config.stage_from_bytes(bytes);
+    }
     let one = Engine::new(Arc::clone(&driver), config.clone().relays(Vec::new()))?;
     let all = Engine::new(Arc::clone(&driver), config)?;
 
@@ -114,6 +127,21 @@ fn run(args: &Args) -> Outcome<()> {
                 show(&line(direction, memory, bytes, ns), args.json)?;
             }
         }
+    }
+    let scattered = Scattered::new(&*driver, device, N_PIECES, PIECE_BYTES)?;
+    if !args.json {
+        println!("\n{N_PIECES} pieces of {PIECE_BYTES} bytes, plain ones in a loop");
+    }
+    for direction in [Direction::ToDevice, Direction::ToHost] {
+        for memory in [Memory::Pinned, Memory::Pageable] {
+            let mut host = scattered.host(memory)?;
+            let mut time = |way| scattered.time(way, direction, &mut host, args.rounds.max(1));
+            let ns = [time(Way::Plain)?, time(Way::Engine(&one))?, time(Way::Engine(&all))?];
+            show(&Line { n_pieces: N_PIECES, ..line(direction, memory, scattered.bytes(), ns) }, args.json)?;
+        }
+    }
+    for engine in [&one, &all] {
+        show_submission(&measure::submission(engine, &copies.side, device, most)?, args.json)?;
     }
     Ok(())
 }
@@ -152,6 +180,7 @@ fn line(direction: Direction, memory: Memory, bytes: u64, ns: [u64; 3]) -> Line 
         },
         memory,
         bytes,
+        n_pieces: 1,
         plain_gb_per_s: plain,
         one_link_gb_per_s: one,
         all_links_gb_per_s: all,
@@ -173,6 +202,18 @@ fn show(line: &Line, json: bool) -> Outcome<()> {
             line.plain_gb_per_s,
             line.one_link_gb_per_s,
             line.all_links_gb_per_s,
+        );
+    }
+    Ok(())
+}
+
+fn show_submission(submission: &Submission, json: bool) -> Outcome<()> {
+    if json {
+        println!("{}", serde_json::to_string(submission)?);
+    } else {
+        let Submission { bytes, n_direct_chunks, n_relayed_chunks, us } = submission;
+        println!(
+            "to have a stream wait for {bytes} bytes takes the host {us:.1} us: {n_direct_chunks} chunks direct, {n_relayed_chunks} relayed"
         );
     }
     Ok(())

@@ -4,9 +4,10 @@ use std::error::Error;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::thread;
+use std::time::Instant;
 
 use glake::driver::{Driver, HostBytes, Lent};
-use glake::multipath::{Direction, Engine, Segment};
+use glake::multipath::{Direction, Engine, Path, Segment};
 use glake::units::DeviceId;
 
 use crate::bytes::{self, DeviceSide};
@@ -103,6 +104,42 @@ impl Copies<'_> {
         })?;
         Ok(())
     }
+}
+
+/// What it takes the host to enqueue a copy that a stream waits for.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Submission {
+    pub(crate) bytes: u64,
+    pub(crate) n_direct_chunks: u64,
+    pub(crate) n_relayed_chunks: u64,
+    pub(crate) us: f64,
+}
+
+/// The best of a few reads of `n_bytes` into pinned memory behind a stream's work.
+#[allow(clippy::disallowed_methods, reason = "an example measures the host's time")]
+pub(crate) fn submission(
+    engine: &Engine,
+    side: &DeviceSide<'_>,
+    device: DeviceId,
+    n_bytes: u64,
+) -> Outcome<Submission> {
+    let mut buffer = side.driver.pin(n_bytes, device)?;
+    let mut best: Option<Submission> = None;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let read = engine.on(device).enqueue_read(side.start, buffer, side.stream)?;
+        let us = start.elapsed().as_secs_f64() * 1e6;
+        let chunks = |is_direct: bool| {
+            let lanes = read.report().lanes.iter().filter(|lane| (lane.path == Path::Direct) == is_direct);
+            lanes.map(|lane| lane.n_chunks).sum()
+        };
+        let (n_direct_chunks, n_relayed_chunks) = (chunks(true), chunks(false));
+        buffer = read.wait()?;
+        if best.as_ref().is_none_or(|best| us < best.us) {
+            best = Some(Submission { bytes: n_bytes, n_direct_chunks, n_relayed_chunks, us });
+        }
+    }
+    best.ok_or_else(|| "nothing was enqueued".into())
 }
 
 /// The pattern of what is copied to the device.

@@ -55,11 +55,12 @@ impl PinnedPool {
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Pinned> {
         let (least, most) = block_bytes(bytes).ok_or(DriverError::OutOfMemory)?;
         let idle = lock(&self.idle).range_mut(least..=most).find_map(|(_, blocks)| blocks.pop());
+        let is_zero = idle.is_none();
         let block = match idle {
             Some(block) => block,
             None => Block::new(least)?,
         };
-        Ok(Pinned { block: Some(block), pool: Arc::clone(self) })
+        Ok(Pinned { block: Some(block), is_zero, pool: Arc::clone(self) })
     }
 
     /// Whether `bytes` lies in memory lent as [`PinnedBytes`].
@@ -94,6 +95,7 @@ impl fmt::Debug for PinnedPool {
 }
 
 impl Block {
+    /// A block of zeros.
     fn new(bytes: usize) -> Result<Self> {
         let start = copy::host_alloc(bytes)?;
         // SAFETY: the driver has just handed out `bytes` bytes at `start`, and to nobody else.
@@ -107,6 +109,8 @@ impl Block {
 pub(crate) struct Pinned {
     /// None only while dropping.
     block: Option<Block>,
+    /// Whether nobody has had it before.
+    is_zero: bool,
     pool: Arc<PinnedPool>,
 }
 
@@ -166,8 +170,10 @@ pub struct PinnedBytes {
 impl PinnedBytes {
     /// Lends a block of the pool, filled with zeros.
     pub(crate) fn new(mut pinned: Pinned, n_bytes: usize) -> Self {
-        // SAFETY: the block was idle, so no device works on it.
-        unsafe { pinned.bytes_mut(n_bytes) }.fill(0);
+        if !pinned.is_zero {
+            // SAFETY: the block was idle, so no device works on it.
+            unsafe { pinned.bytes_mut(n_bytes) }.fill(0);
+        }
         let start = pinned.raw(n_bytes).cast::<u8>().addr();
         lock(&pinned.pool.lent).insert(start, n_bytes);
         Self { pinned, n_bytes }

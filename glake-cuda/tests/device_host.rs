@@ -21,7 +21,8 @@ fn driver() -> glake_cuda::CudaDriver {
 #[test]
 fn managed_memory_is_not_pinned() {
     let driver = driver();
-    CudaContext::new(0).unwrap().bind_to_thread().unwrap();
+    let context = CudaContext::new(0).unwrap();
+    context.bind_to_thread().unwrap();
     let mut start = 0;
     // SAFETY: `start` is a live local; 1 stands for memory that every stream may use.
     unsafe { sys::cuMemAllocManaged(&raw mut start, 4096, 1) }.result().unwrap();
@@ -32,6 +33,7 @@ fn managed_memory_is_not_pinned() {
     assert!(!driver.is_pinned(unsafe { std::slice::from_raw_parts(at, 4096) }));
     // SAFETY: nobody uses it any more.
     unsafe { sys::cuMemFree_v2(start) }.result().unwrap();
+    drop(context);
 }
 
 /// A device is late by itself.

@@ -22,6 +22,7 @@ pub struct Config {
     pub(crate) n_threads: Option<usize>,
     pub(crate) pinned_bytes: u64,
     pub(crate) slot_bytes: u64,
+    pub(crate) stage_from_bytes: u64,
     pub(crate) around_threads: Around,
 }
 
@@ -58,8 +59,10 @@ const CHUNK_BYTES: u64 = 16 << 20;
 /// The largest chunk of a transfer over one lane. They are cut only so that it can be cancelled.
 const SINGLE_BYTES: u64 = 64 << 20;
 
-/// More threads than this copy no faster: the host's memory is busy then.
+/// More threads than this for each link copy no faster: the host's memory is busy then.
 const MOST_THREADS: usize = 8;
+/// A thread that copies less than this takes longer to start.
+const THREAD_BYTES: u64 = 1 << 20;
 
 impl Config {
     /// Relays over all peers that are worth it, through rings of two slots, from the size on and in the chunks that a
@@ -77,6 +80,7 @@ impl Config {
             n_threads: None,
             pinned_bytes: 256 << 20,
             slot_bytes: 4 << 20,
+            stage_from_bytes: 4 << 20,
             around_threads: Around(|work| work()),
         }
     }
@@ -120,7 +124,7 @@ impl Config {
     }
 
     /// How many threads fill and empty pinned slots for a transfer of memory that is not pinned, or of a
-    /// file. Without this, as many as there are processors, at most 8.
+    /// file. Without this, three for four processors, at most 8 for each link, and one for each MiB.
     #[must_use]
     pub fn n_threads(self, n: usize) -> Self {
         Self { n_threads: Some(n.max(1)), ..self }
@@ -139,6 +143,13 @@ impl Config {
         Self { slot_bytes: bytes.max(64 << 10), ..self }
     }
 
+    /// Stages memory that is not pinned from so many bytes on: 4 MiB if not set. The driver's own way is as fast
+    /// for less.
+    #[must_use]
+    pub fn stage_from_bytes(self, bytes: u64) -> Self {
+        Self { stage_from_bytes: bytes, ..self }
+    }
+
     /// What the threads that fill and empty slots, other than the caller's own, do their work inside of: it is
     /// given the work and calls it once. For drivers that look at who calls.
     #[must_use]
@@ -146,11 +157,12 @@ impl Config {
         Self { around_threads: Around(around), ..self }
     }
 
-    /// The threads of a staged transfer.
-    pub(crate) fn staging_threads(&self) -> usize {
+    /// The threads of a staged transfer of `bytes` over `n_lanes`.
+    pub(crate) fn staging_threads(&self, n_lanes: usize, bytes: u64) -> usize {
         self.n_threads.unwrap_or_else(|| {
             let n = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            n.min(MOST_THREADS)
+            let n_useful = usize::try_from(bytes / THREAD_BYTES).unwrap_or(usize::MAX);
+            (n - n / 4).min(n_lanes.saturating_mul(MOST_THREADS)).min(n_useful).max(1)
         })
     }
 

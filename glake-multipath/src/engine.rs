@@ -30,9 +30,6 @@ mod enqueued;
 pub use background::{Done, FailedTransfer};
 pub use enqueued::{EnqueuedRead, FailedRead};
 
-/// Below this, the driver's own way of copying memory that is not pinned is as fast.
-const STAGE_FROM_BYTES: u64 = 256 << 10;
-
 /// Moves bytes between the host and devices over all links of the machine.
 ///
 /// Clones are cheap and share everything. An engine makes its streams and staging memory when a transfer
@@ -284,8 +281,10 @@ impl<'a> Transfer<'a> {
             }
             Host::Staged(ends) => {
                 let near = (self.device, &shared.slots);
-                let staged = Staged::new(driver, &control, direction, near, ends, (chunks, workers));
-                let outcome = staged.drive(shared.config.staging_threads(), shared.config.around_threads);
+                let n_threads = shared.config.staging_threads(workers.len(), bytes);
+                let staged =
+                    Staged::new(driver, &control, direction, near, ends, (chunks, workers), n_threads);
+                let outcome = staged.drive(shared.config.around_threads);
                 let (well, failed) = staged.into_lanes();
                 (outcome, well, failed)
             }
@@ -312,6 +311,10 @@ enum Host<'a> {
 
 /// Runs a transfer of memory that is lent to the driver meanwhile.
 fn lend(driver: &dyn Driver, memory: Lent<'_>, run: &mut Run<'_>) -> Result<(), TransferError> {
+    if run.is_at_once() {
+        let became = driver.lend(memory, &mut |host| run.enqueue(HostSide::Whole(host)));
+        return run.end(became);
+    }
     let mut outcome = None;
     let lent = driver.lend(memory, &mut |host| {
         outcome = Some(run.drive(HostSide::Whole(host)));
@@ -336,7 +339,7 @@ impl Shared {
     /// few KiB at a time and one copy after the other, and where it has many short places on the host.
     /// That does not pay for little, and needs a slot.
     fn can_stage(&self, device: DeviceId, memory: &[u8], chunks: &Chunks) -> bool {
-        chunks.left_bytes() >= STAGE_FROM_BYTES
+        chunks.left_bytes() >= self.config.stage_from_bytes
             && (chunks.is_scattered_on_host() || !self.driver.is_pinned(memory))
             && self.slots.prepare(device).is_ok()
     }

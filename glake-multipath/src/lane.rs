@@ -223,6 +223,19 @@ impl Lane {
         }
     }
 
+    /// Enqueues the copies of a chunk that the end of the host memory's loan waits for.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue).
+    pub(crate) fn push_unmarked(
+        &mut self,
+        direction: Direction,
+        host: HostSide,
+        chunk: &Chunk,
+    ) -> Result<()> {
+        self.copy(direction, host, chunk).map(drop).inspect_err(|_| self.has_failed = true)
+    }
+
     /// Enqueues the copies of a chunk; the event behind them is the caller's to forget.
     ///
     /// # Errors

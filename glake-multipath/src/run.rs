@@ -5,10 +5,10 @@ use std::thread;
 
 use glake_core::driver::{Driver, DriverError};
 
-use crate::chunk::Chunks;
+use crate::chunk::{Chunk, Chunks};
 use crate::control::{Control, Progress};
 use crate::error::TransferError;
-use crate::lane::{Direction, HostSide, Lane, PushError};
+use crate::lane::{Direction, HostSide, Lane, PushError, Route};
 use crate::pace::{Pace, Sizes};
 use crate::report::LaneReport;
 
@@ -28,6 +28,9 @@ impl Worker {
     }
 }
 
+/// So few bytes are copied by one call of the driver, which nobody cancels meanwhile.
+const AT_ONCE_BYTES: u64 = 16 << 20;
+
 /// A transfer under way.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
@@ -37,6 +40,8 @@ pub(crate) struct Run<'a> {
     sizes: Sizes,
     chunks: Chunks,
     progress: Progress,
+    /// What is waited for all at once.
+    enqueued: Vec<Chunk>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) failed: Vec<Worker>,
 }
@@ -51,7 +56,8 @@ impl<'a> Run<'a> {
         workers: Vec<Worker>,
     ) -> Self {
         let progress = Progress { done_bytes: 0, total_bytes: chunks.left_bytes() };
-        Self { driver, control, direction, sizes, chunks, progress, workers, failed: Vec::new() }
+        let (enqueued, failed) = (Vec::new(), Vec::new());
+        Self { driver, control, direction, sizes, chunks, progress, enqueued, workers, failed }
     }
 
     /// Moves everything, from or to `side`. When it returns, nothing of it runs any more.
@@ -76,6 +82,57 @@ impl<'a> Run<'a> {
         }
         for worker in &mut self.failed {
             worker.lane.quiesce();
+        }
+        self.outcome()
+    }
+
+    /// Whether it is so little, over the device's own link alone, that all of it is enqueued at once, and waited for
+    /// by the end of the memory's loan.
+    pub(crate) fn is_at_once(&self) -> bool {
+        let [worker] = &*self.workers else { return false };
+        worker.lane.route() == Route::Direct
+            && self.chunks.left_bytes() <= AT_ONCE_BYTES
+            && !self.control.is_cancelled()
+            && !self.control.turn.must_wait()
+    }
+
+    /// Enqueues everything, from or to `side`.
+    ///
+    /// # Errors
+    /// Those of the driver. Parts may have been enqueued.
+    pub(crate) fn enqueue(&mut self, side: HostSide) -> Result<(), DriverError> {
+        let [worker] = &mut *self.workers else { return Ok(()) };
+        while let Some(chunk) = self.chunks.next(AT_ONCE_BYTES) {
+            let enqueued = worker.lane.push_unmarked(self.direction, side, &chunk);
+            self.enqueued.push(chunk);
+            enqueued?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what became of everything that was enqueued. Nothing of it runs any more.
+    ///
+    /// # Errors
+    /// [`TransferError::NoPath`], with all of it, if that was an error.
+    pub(crate) fn end(&mut self, became: Result<(), DriverError>) -> Result<(), TransferError> {
+        let enqueued = std::mem::take(&mut self.enqueued);
+        match became {
+            Ok(()) => {
+                for chunk in enqueued {
+                    self.progress.done_bytes += chunk.bytes;
+                    self.workers.iter_mut().for_each(|worker| worker.report.count(chunk.bytes));
+                }
+                self.control.tell(self.progress);
+            }
+            Err(error) => {
+                for chunk in enqueued {
+                    self.chunks.give_back(chunk);
+                }
+                self.fail(0, error);
+                for worker in &mut self.failed {
+                    worker.lane.quiesce();
+                }
+            }
         }
         self.outcome()
     }

@@ -21,6 +21,11 @@ use crate::lane::{Direction, HostSide};
 use crate::run::Worker;
 use crate::slots::Slots;
 
+/// The smallest chunk of a transfer that several threads work on.
+const LEAST_BYTES: u64 = 256 << 10;
+/// A chunk is at most this fraction of what is left for a thread.
+const N_TURNS: u64 = 2;
+
 /// Slots of one thread: one to work on while others are copied.
 const SLOTS_PER_THREAD: usize = 3;
 
@@ -33,6 +38,7 @@ pub(crate) struct Staged<'a, 'm> {
     pub(crate) device: DeviceId,
     pub(crate) slots: &'a Slots,
     pub(crate) ends: Ends<'m>,
+    n_threads: usize,
     state: Mutex<State>,
 }
 
@@ -86,7 +92,12 @@ impl<'a, 'm> Staged<'a, 'm> {
         (device, slots): (DeviceId, &'a Slots),
         ends: Ends<'m>,
         (chunks, workers): (Chunks, Vec<Worker>),
+        n_threads: usize,
     ) -> Self {
+        // More threads than chunks or slots would have nothing to do.
+        let n_chunks = chunks.left_bytes().div_ceil(slots.slot_bytes().clamp(1, LEAST_BYTES));
+        let n_threads =
+            n_threads.min(usize::try_from(n_chunks).unwrap_or(usize::MAX)).min(slots.n_most()).max(1);
         let lane = |worker| StagedLane { worker, under_way_bytes: 0, has_failed: false };
         let state = State {
             progress: Progress { done_bytes: 0, total_bytes: chunks.left_bytes() },
@@ -96,25 +107,20 @@ impl<'a, 'm> Staged<'a, 'm> {
             n_slots: 0,
             stop: None,
         };
-        Self { driver, control, direction, device, slots, ends, state: Mutex::new(state) }
+        Self { driver, control, direction, device, slots, ends, n_threads, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves everything with up to `n_threads` threads, the calling one among them and the others inside of
-    /// `around`. When it returns, nothing of it runs any more.
+    /// Moves everything, the calling thread among those that do and the others inside of `around`. When it returns, nothing of it runs any more.
     ///
     /// # Errors
     /// [`TransferError`], with what did not arrive.
-    pub(crate) fn drive(&self, n_threads: usize, around: Around) -> Result<(), TransferError> {
-        let n_chunks = self.lock().chunks.left_bytes().div_ceil(self.slots.slot_bytes().max(1));
-        // More threads than chunks or slots would have nothing to do.
-        let n_threads =
-            n_threads.min(usize::try_from(n_chunks).unwrap_or(usize::MAX)).min(self.slots.n_most());
+    pub(crate) fn drive(&self, around: Around) -> Result<(), TransferError> {
         thread::scope(|scope| {
-            for _ in 1..n_threads {
+            for _ in 1..self.n_threads {
                 let thread = thread::Builder::new().name("glake-staging".into());
                 // Fewer threads do as well.
                 let _ = thread.spawn_scoped(scope, || around.run(|| self.work()));
@@ -182,7 +188,10 @@ impl<'a, 'm> Staged<'a, 'm> {
         }
         let lanes = state.lanes.iter().filter(|lane| !lane.has_failed);
         let most_bytes = lanes.map(|lane| lane.worker.lane.most_bytes()).min().unwrap_or(u64::MAX);
-        match state.chunks.next(most_bytes.min(self.slots.slot_bytes())) {
+        // Smaller ones towards the end, so that all threads end together and little is copied behind them.
+        let share_bytes = state.chunks.left_bytes() / (N_TURNS * self.n_threads as u64);
+        let most_bytes = most_bytes.min(share_bytes.max(LEAST_BYTES)).min(self.slots.slot_bytes());
+        match state.chunks.next(most_bytes) {
             Some(chunk) => {
                 state.n_under_way += 1;
                 Next::Move(chunk)

@@ -19,7 +19,12 @@ const N_ROUNDS: u64 = 12;
 
 /// Small chunks over all paths, so that there are many.
 fn config() -> Config {
-    Config::new().chunk_bytes(256 << 10).slot_bytes(128 << 10).relay_from_bytes(0).n_threads(3)
+    Config::new()
+        .chunk_bytes(256 << 10)
+        .slot_bytes(128 << 10)
+        .stage_from_bytes(256 << 10)
+        .relay_from_bytes(0)
+        .n_threads(3)
 }
 
 /// Memory of `device` that it alone can reach, in handles of one page.

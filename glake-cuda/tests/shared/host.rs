@@ -104,17 +104,16 @@ fn what_is_taken_back_while_others_enqueue_is_nobody_elses() {
     let page = page(&driver);
     let (host, is_over) =
         (AtomicU64::new(driver.hold(Held::Owned(pinned(&driver))).0), AtomicBool::new(false));
-    let (mut n_taken, mut n_changed) = (0, 0);
+    let (mut n_taken, mut n_changed, n_copies) = (0, 0, AtomicU64::new(0));
     let enqueue = |round: u8| {
         work_late();
-        let mut n_copies = 0;
         let streams: Vec<StreamId> = (0..3).map(|_| driver.create_stream(DEVICE).unwrap()).collect();
         for value in 0..400 {
             let stream = streams[value % 3];
             let id = host.load(Ordering::SeqCst);
             driver.fill(part(&page), round.wrapping_add(u8::try_from(value % 256).unwrap()), stream).unwrap();
             match driver.read_into(page.range().start, HostId(id), 0..N, stream) {
-                Ok(()) => n_copies += 1,
+                Ok(()) => drop(n_copies.fetch_add(1, Ordering::SeqCst)),
                 Err(error) => assert!(matches!(error, DriverError::UnknownHost(_)), "{error:?}"),
             }
             if value % 7 == 6 {
@@ -130,7 +129,6 @@ fn what_is_taken_back_while_others_enqueue_is_nobody_elses() {
         for stream in streams {
             finish(&driver, stream);
         }
-        n_copies
     };
     thread::scope(|scope| {
         let others = [0, 100].map(|round| scope.spawn(move || enqueue(round)));
@@ -143,14 +141,24 @@ fn what_is_taken_back_while_others_enqueue_is_nobody_elses() {
                 before.copy_from_slice((*buffer).as_ref());
                 driver.synchronize_all(DEVICE).unwrap();
                 n_changed += u32::from((*buffer).as_ref() != before);
+                let before = n_copies.load(Ordering::SeqCst);
                 host.store(driver.hold(Held::Owned(buffer)).0, Ordering::SeqCst);
+                // Time for the others.
+                for _ in 0..1000 {
+                    if n_copies.load(Ordering::SeqCst) > before {
+                        break;
+                    }
+                    thread::yield_now();
+                }
             }
         });
-        let n_copies: u32 = others.into_iter().map(|other| other.join().unwrap()).sum();
+        for other in others {
+            other.join().unwrap();
+        }
         is_over.store(true, Ordering::SeqCst);
         taker.join().unwrap();
-        assert!(n_copies > 0);
     });
+    assert!(n_copies.into_inner() > 0);
     assert!(n_taken > 50, "{n_taken}");
     assert_eq!(n_changed, 0, "of {n_taken} buffers");
 }

@@ -38,7 +38,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 fn small() -> Config {
-    Config::new().chunk_bytes(64 << 10).relay_from_bytes(0)
+    Config::new().chunk_bytes(64 << 10).relay_from_bytes(0).stage_from_bytes(256 << 10)
 }
 
 /// A driver of two devices on which copies are done when the test says so, or when the host waits.

@@ -9,7 +9,7 @@ use crate::{Cancel, Path, TransferError};
 
 /// Small chunks, over all paths.
 fn small() -> Config {
-    Config::new().chunk_bytes(64 << 10).slot_bytes(64 << 10).relay_from_bytes(0)
+    Config::new().chunk_bytes(64 << 10).slot_bytes(64 << 10).stage_from_bytes(256 << 10).relay_from_bytes(0)
 }
 
 /// Random segments of about `n` times `most_bytes`, with gaps, shuffled on the host side.
@@ -89,7 +89,11 @@ fn random_transfers(seed: u64, n: u64) {
     let mut rng = Rng::new(seed);
     let n_devices = 1 + u32::try_from(rng.below(3)).unwrap();
     let chunk = rng.log_between(64 << 10, 1 << 20);
-    let config = Config::new().chunk_bytes(chunk).slot_bytes(chunk / 2).n_threads(1 + rng.below(3) as usize);
+    let config = Config::new()
+        .chunk_bytes(chunk)
+        .slot_bytes(chunk / 2)
+        .stage_from_bytes(256 << 10)
+        .n_threads(1 + rng.below(3) as usize);
     let rig = Rig::new(n_devices, config.relay_from_bytes(rng.below(BYTES)));
     let home = DeviceId(u32::try_from(rng.below(u64::from(n_devices))).unwrap());
     let device = rig.memory(home, BYTES);

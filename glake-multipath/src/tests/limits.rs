@@ -14,7 +14,7 @@ use crate::{Priority, Progress, TransferError};
 const SLOT: u64 = 64 << 10;
 
 fn small() -> Config {
-    Config::new().chunk_bytes(SLOT).slot_bytes(SLOT).relay_from_bytes(0)
+    Config::new().chunk_bytes(SLOT).slot_bytes(SLOT).stage_from_bytes(256 << 10).relay_from_bytes(0)
 }
 
 #[test]

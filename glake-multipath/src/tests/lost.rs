@@ -8,7 +8,12 @@ use crate::{Cancel, Path, TransferError};
 
 /// Small chunks, over all paths.
 fn small() -> Config {
-    Config::new().chunk_bytes(64 << 10).slot_bytes(64 << 10).relay_from_bytes(0).n_threads(1)
+    Config::new()
+        .chunk_bytes(64 << 10)
+        .slot_bytes(64 << 10)
+        .stage_from_bytes(256 << 10)
+        .relay_from_bytes(0)
+        .n_threads(1)
 }
 
 /// A write whose `nth` call, of whichever lane, loses one of two relays; whether any call did.

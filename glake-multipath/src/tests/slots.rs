@@ -23,7 +23,7 @@ fn ends(test: impl FnOnce() + Send + 'static) {
 #[test]
 fn a_transfer_that_lets_others_go_first_leaves_them_its_slots() {
     ends(|| {
-        let config = Config::new().pinned_bytes(MIB).slot_bytes(MIB).n_threads(1);
+        let config = Config::new().pinned_bytes(MIB).slot_bytes(MIB).stage_from_bytes(256 << 10).n_threads(1);
         let rig = Rig::new(1, config);
         let (low, high) = (rig.memory(GPU, 64 * MIB), rig.memory(GPU, 8 * MIB));
         let (source, urgent) = (noise(64 * MIB, 2), Arc::new(noise(8 * MIB, 3)));
