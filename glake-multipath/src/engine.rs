@@ -20,7 +20,7 @@ use crate::mark::After;
 use crate::report::Report;
 use crate::run::{Run, Worker};
 use crate::slots::Slots;
-use crate::staged::Staged;
+use crate::staged::{Staged, Staging};
 use crate::topology::{self, Topology, TopologyError};
 
 mod background;
@@ -272,7 +272,7 @@ impl<'a> Transfer<'a> {
             let rate = shared.rate(self.device, direction, lane.path());
             Worker::new(lane, rate, start_ns)
         };
-        let workers = lanes.into_iter().map(worker).collect();
+        let workers: Vec<_> = lanes.into_iter().map(worker).collect();
         let (outcome, well, failed) = match host {
             Host::Lent(lent) => {
                 let mut run = Run::new(driver, &control, direction, sizes, chunks, workers);
@@ -280,11 +280,17 @@ impl<'a> Transfer<'a> {
                 (outcome, run.workers, run.failed)
             }
             Host::Staged(ends) => {
-                let near = (self.device, &shared.slots);
-                let n_threads = shared.config.staging_threads(workers.len(), bytes);
-                let staged =
-                    Staged::new(driver, &control, direction, near, ends, (chunks, workers), n_threads);
-                let outcome = staged.drive(shared.config.around_threads);
+                let staging = Staging {
+                    driver,
+                    control: &control,
+                    slots: &shared.slots,
+                    device: self.device,
+                    direction,
+                    n_threads: shared.config.staging_threads(workers.len(), bytes),
+                    around: shared.config.around_threads,
+                };
+                let mut staged = Staged::new(staging, chunks, workers);
+                let outcome = staged.drive(ends);
                 let (well, failed) = staged.into_lanes();
                 (outcome, well, failed)
             }

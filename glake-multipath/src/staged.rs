@@ -1,14 +1,15 @@
-//! One transfer through pinned slots: several threads fill them and pass them to the lanes, or take them
-//! from the lanes and empty them.
+//! One transfer through pinned slots: threads fill them, or empty them, and the calling thread does all else.
 //!
-//! Each thread has a few slots, so that one is copied while it works on another. A chunk goes to the lane
-//! that would end it first, by what is under way on each and the pace at which it has moved so far.
+//! Only one thread calls the driver. Calls of several threads wait for each other's locks there, which takes longer
+//! than the calls. A chunk goes to the lane that would end it first, by what is under way on each and the pace at
+//! which it has moved so far.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
+use crossbeam_channel::{RecvTimeoutError, unbounded};
 use glake_core::driver::{Driver, DriverError, Held, HostBuffer};
 use glake_core::units::{DeviceId, EventId, HostId};
 
@@ -21,124 +22,135 @@ use crate::lane::{Direction, HostSide};
 use crate::run::Worker;
 use crate::slots::Slots;
 
+mod desk;
+
+use desk::{Desk, DoneJob, Job, Queues};
+
 /// The smallest chunk of a transfer that several threads work on.
 const LEAST_BYTES: u64 = 256 << 10;
 /// A chunk is at most this fraction of what is left for a thread.
 const N_TURNS: u64 = 2;
-
-/// Slots of one thread: one to work on while others are copied.
+/// Slots for each thread: one to work on, while others are copied or wait for it.
 const SLOTS_PER_THREAD: usize = 3;
+/// With fewer threads the calling one helps them.
+const N_ALONE: usize = 4;
 
-/// A transfer through slots.
-#[derive(Debug)]
-pub(crate) struct Staged<'a, 'm> {
-    pub(crate) driver: &'a dyn Driver,
-    pub(crate) control: &'a Control<'a>,
-    pub(crate) direction: Direction,
-    pub(crate) device: DeviceId,
-    pub(crate) slots: &'a Slots,
-    pub(crate) ends: Ends<'m>,
-    n_threads: usize,
-    state: Mutex<State>,
-}
+/// So many looks take less time than falling asleep.
+const N_SPINS: u32 = 500;
+/// After so many looks, most of them asleep, nobody else seems to work.
+const N_PATIENT: u32 = N_SPINS + 20;
+/// How long to sleep between two looks.
+const NAP: Duration = Duration::from_micros(100);
 
-/// What the threads share.
-#[derive(Debug)]
-struct State {
-    chunks: Chunks,
-    lanes: Vec<StagedLane>,
-    progress: Progress,
-    /// Chunks that threads have and that are not done.
-    n_under_way: usize,
-    n_slots: usize,
-    stop: Option<Stop>,
-}
-
-#[derive(Debug)]
-struct StagedLane {
-    worker: Worker,
-    under_way_bytes: u64,
-    has_failed: bool,
-}
-
-/// Why no thread goes on.
+/// Why no chunk is begun any more.
 #[derive(Debug)]
 enum Stop {
     Source(io::Error),
     NoSlot(DriverError),
 }
 
-/// A chunk that a thread has passed to a lane.
+/// A chunk that a lane has.
 #[derive(Debug)]
 struct UnderWay {
     chunk: Chunk,
-    lane: usize,
     event: EventId,
     host: HostId,
 }
 
-/// What a thread does next.
-enum Next {
-    Move(Chunk),
-    Wait,
-    End,
+#[derive(Debug)]
+struct StagedLane {
+    worker: Worker,
+    under_way: VecDeque<UnderWay>,
+    under_way_bytes: u64,
+    has_failed: bool,
 }
 
-impl<'a, 'm> Staged<'a, 'm> {
-    pub(crate) fn new(
-        driver: &'a dyn Driver,
-        control: &'a Control<'a>,
-        direction: Direction,
-        (device, slots): (DeviceId, &'a Slots),
-        ends: Ends<'m>,
-        (chunks, workers): (Chunks, Vec<Worker>),
-        n_threads: usize,
-    ) -> Self {
+/// How a transfer is staged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staging<'a> {
+    pub(crate) driver: &'a dyn Driver,
+    pub(crate) control: &'a Control<'a>,
+    pub(crate) slots: &'a Slots,
+    /// The device that it is with.
+    pub(crate) device: DeviceId,
+    pub(crate) direction: Direction,
+    /// How many threads fill or empty slots, and what all but the calling one do it inside of.
+    pub(crate) n_threads: usize,
+    pub(crate) around: Around,
+}
+
+/// A transfer through slots.
+#[derive(Debug)]
+pub(crate) struct Staged<'a> {
+    staging: Staging<'a>,
+    chunks: Chunks,
+    lanes: Vec<StagedLane>,
+    progress: Progress,
+    free: Vec<HostBuffer>,
+    /// Slots that it has, wherever they are.
+    n_slots: usize,
+    /// Slots that threads have.
+    n_out: usize,
+    stop: Option<Stop>,
+}
+
+impl<'a> Staged<'a> {
+    pub(crate) fn new(mut staging: Staging<'a>, chunks: Chunks, workers: Vec<Worker>) -> Self {
         // More threads than chunks or slots would have nothing to do.
-        let n_chunks = chunks.left_bytes().div_ceil(slots.slot_bytes().clamp(1, LEAST_BYTES));
-        let n_threads =
-            n_threads.min(usize::try_from(n_chunks).unwrap_or(usize::MAX)).min(slots.n_most()).max(1);
-        let lane = |worker| StagedLane { worker, under_way_bytes: 0, has_failed: false };
-        let state = State {
+        let n_chunks = chunks.left_bytes().div_ceil(staging.slots.slot_bytes().clamp(1, LEAST_BYTES));
+        let n_chunks = usize::try_from(n_chunks).unwrap_or(usize::MAX);
+        staging.n_threads = staging.n_threads.min(n_chunks).min(staging.slots.n_most()).max(1);
+        let lane =
+            |worker| StagedLane { worker, under_way: VecDeque::new(), under_way_bytes: 0, has_failed: false };
+        Self {
+            staging,
             progress: Progress { done_bytes: 0, total_bytes: chunks.left_bytes() },
             chunks,
             lanes: workers.into_iter().map(lane).collect(),
-            n_under_way: 0,
+            free: Vec::new(),
             n_slots: 0,
+            n_out: 0,
             stop: None,
-        };
-        Self { driver, control, direction, device, slots, ends, n_threads, state: Mutex::new(state) }
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Moves everything, the calling thread among those that do and the others inside of `around`. When it returns, nothing of it runs any more.
+    /// Moves everything. When it returns, nothing of it runs any more.
     ///
     /// # Errors
     /// [`TransferError`], with what did not arrive.
-    pub(crate) fn drive(&self, around: Around) -> Result<(), TransferError> {
+    pub(crate) fn drive(&mut self, ends: Ends<'_>) -> Result<(), TransferError> {
+        let Staging { direction, n_threads, around, .. } = self.staging;
+        let desk = Desk { direction, ends };
+        let n_spawned = if n_threads < N_ALONE { n_threads - 1 } else { n_threads };
+        let ((jobs, waiting), (tell, done)) = (unbounded(), unbounded());
         thread::scope(|scope| {
-            for _ in 1..self.n_threads {
+            for _ in 0..n_spawned {
+                let (desk, jobs, done) = (&desk, waiting.clone(), tell.clone());
                 let thread = thread::Builder::new().name("glake-staging".into());
                 // Fewer threads do as well.
-                let _ = thread.spawn_scoped(scope, || around.run(|| self.work()));
+                let _ = thread.spawn_scoped(scope, move || around.run(|| desk.work(&jobs, &done)));
             }
-            self.work();
+            let queues = Queues { jobs, waiting, done, helps: n_spawned < N_ALONE };
+            self.conduct(&desk, &queues);
         });
-        let mut state = self.lock();
-        for lane in state.lanes.iter_mut().filter(|lane| lane.has_failed) {
+        self.put_free();
+        for lane in self.lanes.iter_mut().filter(|lane| lane.has_failed) {
             lane.worker.lane.quiesce();
         }
-        let left = state.chunks.left_bytes();
-        let missing = state.chunks.clone().into_left();
-        match state.stop.take() {
-            _ if left == 0 => Ok(()),
+        self.outcome()
+    }
+
+    fn outcome(&mut self) -> Result<(), TransferError> {
+        if self.chunks.left_bytes() == 0 {
+            return Ok(());
+        }
+        let missing = self.chunks.clone().into_left();
+        let no_path = |missing, source| TransferError::NoPath { missing, source: Box::new(source) };
+        match self.stop.take() {
             Some(Stop::Source(source)) => Err(TransferError::Source { missing, source: Box::new(source) }),
-            Some(Stop::NoSlot(source)) => Err(TransferError::NoPath { missing, source: Box::new(source) }),
-            None => match state.last_error() {
-                Some(source) => Err(TransferError::NoPath { missing, source: Box::new(source) }),
+            Some(Stop::NoSlot(source)) => Err(no_path(missing, source)),
+            None => match self.last_error() {
+                Some(source) => Err(no_path(missing, source)),
                 None => Err(TransferError::Cancelled { missing }),
             },
         }
@@ -146,62 +158,40 @@ impl<'a, 'm> Staged<'a, 'm> {
 
     /// The lanes, those that failed last.
     pub(crate) fn into_lanes(self) -> (Vec<Worker>, Vec<Worker>) {
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (failed, well): (Vec<_>, Vec<_>) = state.lanes.into_iter().partition(|lane| lane.has_failed);
+        let (failed, well): (Vec<_>, Vec<_>) = self.lanes.into_iter().partition(|lane| lane.has_failed);
         let worker = |lane: StagedLane| lane.worker;
         (well.into_iter().map(worker).collect(), failed.into_iter().map(worker).collect())
     }
 
-    /// One thread's part.
-    fn work(&self) {
-        let mut thread = Thread { staged: self, under_way: VecDeque::new(), free: Vec::new() };
+    /// What the calling thread does until nothing is under way and nothing more can be begun.
+    fn conduct(&mut self, desk: &Desk<'_>, queues: &Queues) {
+        let mut n_looks: u32 = 0;
         loop {
-            thread.collect();
-            let has_slot = !self.control.turn.must_wait() && thread.has_slot();
-            match self.next(has_slot, thread.under_way.len()) {
-                Next::Move(chunk) => thread.start(chunk),
-                Next::Wait => {
-                    // Who is waited for may wait for slots.
-                    if self.control.turn.must_wait() {
-                        thread.put_free();
-                    }
-                    thread.pause();
-                }
-                Next::End => break,
+            let mut has_moved = false;
+            while let Ok(done) = queues.done.try_recv() {
+                self.take(done);
+                has_moved = true;
+            }
+            for at in 0..self.lanes.len() {
+                has_moved |= self.collect(at, queues);
+            }
+            has_moved |= self.begin(queues);
+            let n_copies: usize = self.lanes.iter().map(|lane| lane.under_way.len()).sum();
+            if self.n_out == 0 && n_copies == 0 && (self.is_over() || self.chunks.left_bytes() == 0) {
+                return;
+            }
+            n_looks = if has_moved { 0 } else { n_looks.saturating_add(1) };
+            if n_looks > 0 {
+                self.pause(desk, queues, n_looks);
             }
         }
     }
 
-    /// What a thread with `n_own` chunks under way does next. Where nothing is left it needs no slot for that.
-    fn next(&self, has_slot: bool, n_own: usize) -> Next {
-        let mut state = self.lock();
-        let is_over = self.control.is_cancelled() || state.stop.is_some() || state.is_without_lane();
-        if is_over {
-            return if n_own == 0 { Next::End } else { Next::Wait };
-        }
-        if state.chunks.left_bytes() == 0 {
-            // What others have under way may come back.
-            return if state.n_under_way == 0 { Next::End } else { Next::Wait };
-        }
-        if !has_slot || self.control.turn.must_wait() {
-            return Next::Wait;
-        }
-        let lanes = state.lanes.iter().filter(|lane| !lane.has_failed);
-        let most_bytes = lanes.map(|lane| lane.worker.lane.most_bytes()).min().unwrap_or(u64::MAX);
-        // Smaller ones towards the end, so that all threads end together and little is copied behind them.
-        let share_bytes = state.chunks.left_bytes() / (N_TURNS * self.n_threads as u64);
-        let most_bytes = most_bytes.min(share_bytes.max(LEAST_BYTES)).min(self.slots.slot_bytes());
-        match state.chunks.next(most_bytes) {
-            Some(chunk) => {
-                state.n_under_way += 1;
-                Next::Move(chunk)
-            }
-            None => Next::Wait,
-        }
+    /// Whether nothing more is begun.
+    fn is_over(&self) -> bool {
+        self.staging.control.is_cancelled() || self.stop.is_some() || self.is_without_lane()
     }
-}
 
-impl State {
     fn is_without_lane(&self) -> bool {
         self.lanes.iter().all(|lane| lane.has_failed)
     }
@@ -209,6 +199,97 @@ impl State {
     fn last_error(&self) -> Option<DriverError> {
         let last = self.lanes.iter().rev().find_map(|lane| lane.worker.report.error);
         last.filter(|_| self.is_without_lane())
+    }
+
+    /// Begins chunks while there are slots for them. Whether it began any.
+    fn begin(&mut self, queues: &Queues) -> bool {
+        let mut has_begun = false;
+        while self.chunks.left_bytes() > 0 && !self.is_over() {
+            if self.staging.control.turn.must_wait() {
+                // Who is waited for may wait for slots.
+                self.put_free();
+                break;
+            }
+            let Some(slot) = self.slot() else { break };
+            let Some(chunk) = self.chunks.next(self.most_bytes()) else {
+                self.free.push(slot);
+                break;
+            };
+            match self.staging.direction {
+                Direction::ToDevice => self.hand_out(Job { chunk, slot }, queues),
+                Direction::ToHost => self.enqueue(Job { chunk, slot }),
+            }
+            has_begun = true;
+        }
+        has_begun
+    }
+
+    /// The size of the next chunk: smaller ones towards the end, so that all threads end together and little is
+    /// copied behind them.
+    fn most_bytes(&self) -> u64 {
+        let lanes = self.lanes.iter().filter(|lane| !lane.has_failed);
+        let most_bytes = lanes.map(|lane| lane.worker.lane.most_bytes()).min().unwrap_or(u64::MAX);
+        let share_bytes = self.chunks.left_bytes() / (N_TURNS * self.staging.n_threads as u64);
+        most_bytes.min(share_bytes.max(LEAST_BYTES)).min(self.staging.slots.slot_bytes())
+    }
+
+    /// A free slot.
+    fn slot(&mut self) -> Option<HostBuffer> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        if self.n_slots >= SLOTS_PER_THREAD * self.staging.n_threads {
+            return None;
+        }
+        match self.staging.slots.take(self.staging.device) {
+            Ok(slot) => {
+                self.n_slots += usize::from(slot.is_some());
+                slot
+            }
+            Err(error) => {
+                // Without any slot it cannot go on; with a few it is only slower.
+                if self.n_slots == 0 {
+                    self.stop.get_or_insert(Stop::NoSlot(error));
+                }
+                None
+            }
+        }
+    }
+
+    /// Gives a slot to the threads.
+    fn hand_out(&mut self, job: Job, queues: &Queues) {
+        match queues.jobs.send(job) {
+            Ok(()) => self.n_out += 1,
+            // Nobody is there, which cannot be while the queue's other end is at hand.
+            Err(refused) => {
+                let Job { chunk, slot } = refused.into_inner();
+                self.free.push(slot);
+                self.chunks.give_back(chunk);
+            }
+        }
+    }
+
+    /// Takes a slot from the threads.
+    fn take(&mut self, done: DoneJob) {
+        self.n_out -= 1;
+        let DoneJob { job, outcome } = done;
+        match (outcome, self.staging.direction) {
+            (Ok(()), Direction::ToDevice) => self.enqueue(job),
+            (Ok(()), Direction::ToHost) => {
+                self.free.push(job.slot);
+                self.arrived(job.chunk.bytes);
+            }
+            (Err(error), _) => {
+                self.free.push(job.slot);
+                self.chunks.give_back(job.chunk);
+                self.stop.get_or_insert(Stop::Source(error));
+            }
+        }
+    }
+
+    fn arrived(&mut self, bytes: u64) {
+        self.progress.done_bytes += bytes;
+        self.staging.control.tell(self.progress);
     }
 
     /// The lane that would end a chunk of `bytes` first.
@@ -220,187 +301,136 @@ impl State {
         well.min_by_key(end).map(|(at, _)| at)
     }
 
-    /// A chunk that a thread had goes back.
-    fn give_back(&mut self, chunk: Chunk) {
-        self.n_under_way -= 1;
-        self.chunks.give_back(chunk);
+    /// Passes a slot to a lane.
+    fn enqueue(&mut self, job: Job) {
+        let Staging { driver, direction, .. } = self.staging;
+        let Job { chunk, slot } = job;
+        let Some(at) = self.best_lane(chunk.bytes) else {
+            self.free.push(slot);
+            return self.chunks.give_back(chunk);
+        };
+        let host = driver.hold(Held::Owned(slot));
+        let lane = &mut self.lanes[at];
+        if lane.under_way.is_empty() {
+            lane.worker.pace.begin(driver.now_ns());
+        }
+        match lane.worker.lane.enqueue(direction, HostSide::Packed(host), &chunk) {
+            Ok(event) => {
+                lane.under_way_bytes += chunk.bytes;
+                lane.under_way.push_back(UnderWay { chunk, event, host });
+            }
+            Err(error) => {
+                self.fail(at, error);
+                self.chunks.give_back(chunk);
+                self.recover(host);
+            }
+        }
     }
 
-    fn fail(&mut self, lane: usize, error: DriverError) {
-        let others = self.lanes.iter().enumerate().filter(|(at, other)| *at != lane && !other.has_failed);
+    /// Takes off what is done on a lane. Whether anything was.
+    fn collect(&mut self, at: usize, queues: &Queues) -> bool {
+        let driver = self.staging.driver;
+        let mut has_moved = false;
+        while let Some(oldest) = self.lanes[at].under_way.front() {
+            let became = driver.query(oldest.event);
+            if became == Ok(false) {
+                break;
+            }
+            has_moved = true;
+            let Some(done) = self.lanes[at].under_way.pop_front() else { break };
+            self.lanes[at].under_way_bytes -= done.chunk.bytes;
+            driver.forget(done.event);
+            match became.and_then(|_| take_back(driver, done.host)) {
+                Ok(slot) => self.copied(at, Job { chunk: done.chunk, slot }, queues),
+                Err(error) => {
+                    driver.let_go(done.host);
+                    self.lose_slot();
+                    self.fail(at, error);
+                    self.chunks.give_back(done.chunk);
+                }
+            }
+        }
+        has_moved
+    }
+
+    /// A slot that a lane is done with.
+    fn copied(&mut self, at: usize, job: Job, queues: &Queues) {
+        let worker = &mut self.lanes[at].worker;
+        worker.pace.learn(job.chunk.bytes, self.staging.driver.now_ns());
+        worker.report.count(job.chunk.bytes);
+        match self.staging.direction {
+            Direction::ToDevice => {
+                self.free.push(job.slot);
+                self.arrived(job.chunk.bytes);
+            }
+            Direction::ToHost => self.hand_out(job, queues),
+        }
+    }
+
+    fn fail(&mut self, at: usize, error: DriverError) {
+        let others = self.lanes.iter().enumerate().filter(|(other, lane)| *other != at && !lane.has_failed);
         let streams: Vec<_> = others.flat_map(|(_, other)| other.worker.lane.streams()).collect();
-        let lane = &mut self.lanes[lane];
+        let lane = &mut self.lanes[at];
         lane.worker.lane.fail(error, streams);
         if !lane.has_failed {
             tracing::warn!(path = ?lane.worker.lane.path(), %error, "a lane failed; the others go on");
             (lane.has_failed, lane.worker.report.error) = (true, Some(error));
         }
     }
-}
-
-/// One thread with its slots.
-struct Thread<'t, 'a, 'm> {
-    staged: &'t Staged<'a, 'm>,
-    under_way: VecDeque<UnderWay>,
-    free: Vec<HostBuffer>,
-}
-
-impl Thread<'_, '_, '_> {
-    /// Whether a slot is free, or can be had.
-    fn has_slot(&mut self) -> bool {
-        if !self.free.is_empty() {
-            return true;
-        }
-        if self.under_way.len() >= SLOTS_PER_THREAD {
-            return false;
-        }
-        let staged = self.staged;
-        match staged.slots.take(staged.device) {
-            Ok(Some(slot)) => {
-                staged.lock().n_slots += 1;
-                self.free.push(slot);
-                true
-            }
-            Ok(None) => false,
-            Err(error) => {
-                let mut state = staged.lock();
-                // Without any slot nobody can go on; with a few it is only slower.
-                if state.n_slots == 0 {
-                    state.stop.get_or_insert(Stop::NoSlot(error));
-                }
-                false
-            }
-        }
-    }
-
-    /// Fills a slot where the source is the host's, and passes it to a lane.
-    fn start(&mut self, chunk: Chunk) {
-        let staged = self.staged;
-        let Some(mut slot) = self.free.pop() else {
-            return staged.lock().give_back(chunk);
-        };
-        if let Err(error) = staged.ends.fill(&chunk, (*slot).as_mut()) {
-            self.free.push(slot);
-            let mut state = staged.lock();
-            state.give_back(chunk);
-            state.stop.get_or_insert(Stop::Source(error));
-            return;
-        }
-        let host = staged.driver.hold(Held::Owned(slot));
-        let mut state = staged.lock();
-        let Some(at) = state.best_lane(chunk.bytes) else {
-            state.give_back(chunk);
-            drop(state);
-            return self.recover(host);
-        };
-        let lane = &mut state.lanes[at];
-        if lane.under_way_bytes == 0 {
-            lane.worker.pace.begin(staged.driver.now_ns());
-        }
-        match lane.worker.lane.enqueue(staged.direction, HostSide::Packed(host), &chunk) {
-            Ok(event) => {
-                lane.under_way_bytes += chunk.bytes;
-                drop(state);
-                self.under_way.push_back(UnderWay { chunk, lane: at, event, host });
-            }
-            Err(error) => {
-                state.fail(at, error);
-                state.give_back(chunk);
-                drop(state);
-                self.recover(host);
-            }
-        }
-    }
-
-    /// Ends what is done.
-    fn collect(&mut self) {
-        while let Some(oldest) = self.under_way.front() {
-            match self.staged.driver.query(oldest.event) {
-                Ok(false) => return,
-                Ok(true) => {
-                    let Some(done) = self.under_way.pop_front() else { return };
-                    self.end(done);
-                }
-                Err(error) => {
-                    let Some(lost) = self.under_way.pop_front() else { return };
-                    self.lose(lost, error);
-                }
-            }
-        }
-    }
-
-    /// A chunk whose copies are done: empties its slot where the sink is the host's.
-    fn end(&mut self, done: UnderWay) {
-        let staged = self.staged;
-        // Its last copy is done, and so the slot comes at once.
-        let slot = loop {
-            match staged.driver.take_back(done.host) {
-                Ok(Some(slot)) => break slot,
-                Ok(None) => thread::yield_now(),
-                Err(error) => return self.lose(done, error),
-            }
-        };
-        staged.driver.forget(done.event);
-        staged.ends.empty(&done.chunk, (*slot).as_ref());
-        self.free.push(slot);
-        let now_ns = staged.driver.now_ns();
-        let mut state = staged.lock();
-        state.n_under_way -= 1;
-        state.progress.done_bytes += done.chunk.bytes;
-        let lane = &mut state.lanes[done.lane];
-        lane.under_way_bytes -= done.chunk.bytes;
-        lane.worker.pace.learn(done.chunk.bytes, now_ns);
-        lane.worker.report.count(done.chunk.bytes);
-        let progress = state.progress;
-        drop(state);
-        staged.control.tell(progress);
-    }
-
-    /// A chunk whose copies failed: it goes to other lanes.
-    fn lose(&mut self, lost: UnderWay, error: DriverError) {
-        let staged = self.staged;
-        staged.driver.forget(lost.event);
-        staged.driver.let_go(lost.host);
-        staged.slots.forget();
-        let mut state = staged.lock();
-        state.n_slots -= 1;
-        state.lanes[lost.lane].under_way_bytes -= lost.chunk.bytes;
-        state.fail(lost.lane, error);
-        state.give_back(lost.chunk);
-    }
 
     /// Takes a slot back from which nothing, or not all, was enqueued.
     fn recover(&mut self, host: HostId) {
-        if let Ok(Some(slot)) = self.staged.driver.take_back(host) {
+        if let Ok(Some(slot)) = self.staging.driver.take_back(host) {
             self.free.push(slot);
         } else {
-            self.staged.driver.let_go(host);
-            self.staged.slots.forget();
-            self.staged.lock().n_slots -= 1;
+            self.staging.driver.let_go(host);
+            self.lose_slot();
         }
+    }
+
+    /// A slot does not come back.
+    fn lose_slot(&mut self) {
+        self.n_slots -= 1;
+        self.staging.slots.forget();
     }
 
     /// Puts the slots back that it does not use.
     fn put_free(&mut self) {
-        let n_free = self.free.len();
+        self.n_slots -= self.free.len();
         for slot in self.free.drain(..) {
-            self.staged.slots.put(slot);
+            self.staging.slots.put(slot);
         }
-        self.staged.lock().n_slots -= n_free;
     }
 
-    /// Lets time pass: blocks until the own oldest chunk is done, or looks again.
-    fn pause(&self) {
-        match self.under_way.front() {
-            // An error shows when the event is asked.
-            Some(oldest) => drop(self.staged.driver.synchronize(oldest.event)),
-            None => thread::yield_now(),
+    /// Lets time pass: helps where there are few threads, waits for what comes first.
+    fn pause(&mut self, desk: &Desk<'_>, queues: &Queues, n_looks: u32) {
+        if self.n_out > 0
+            && (queues.helps || n_looks > N_PATIENT)
+            && let Ok(job) = queues.waiting.try_recv()
+        {
+            return self.take(desk.perform(job));
+        }
+        let mut busy = self.lanes.iter().filter_map(|lane| lane.under_way.front());
+        match (self.n_out > 0, busy.next(), busy.next()) {
+            (false, Some(only), None) => drop(self.staging.driver.synchronize(only.event)),
+            (_, Some(_), _) if n_looks < N_SPINS => std::hint::spin_loop(),
+            // An error shows when the lane is asked.
+            (false, Some(one), Some(_)) => drop(self.staging.driver.synchronize(one.event)),
+            (false, None, _) if n_looks < N_SPINS => thread::yield_now(),
+            _ => match queues.done.recv_timeout(NAP) {
+                Ok(done) => self.take(done),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            },
         }
     }
 }
 
-impl Drop for Thread<'_, '_, '_> {
-    fn drop(&mut self) {
-        self.put_free();
+/// A slot whose last copy is done, and which therefore comes at once.
+fn take_back(driver: &dyn Driver, host: HostId) -> Result<HostBuffer, DriverError> {
+    loop {
+        if let Some(slot) = driver.take_back(host)? {
+            return Ok(slot);
+        }
+        thread::yield_now();
     }
 }
