@@ -19,9 +19,9 @@ use glake_multipath::{Direction, Engine, Path, Report};
 
 use crate::captures::BesideCaptures;
 use crate::config::Config;
-use crate::hook::{Hook, inside};
+use crate::hook::Hook;
 use crate::multipath::Multipath;
-use crate::real::{Code, INVALID_VALUE, Ptr, SUCCESS, real};
+use crate::real::{Code, INVALID_VALUE, Ptr, SUCCESS};
 
 /// Copies of pinned memory of fewer bytes are the driver's, which moves them at the rate of a link.
 const PINNED_FROM_BYTES: usize = 16 << 20;
@@ -123,12 +123,6 @@ impl Copies {
     }
 }
 
-/// The engine's own threads: their calls are glake's, and break no capture.
-fn inside_of_glake(work: &mut dyn FnMut()) {
-    let _beside = real().map(BesideCaptures::enter);
-    let _ = inside(work);
-}
-
 impl Hook {
     /// Copies as the program wants it, if the engine is to.
     ///
@@ -214,7 +208,7 @@ impl Hook {
 
     fn engine(&self) -> Option<&Engine> {
         let make = || {
-            let config = self.copies.config.engine().around_threads(inside_of_glake);
+            let config = self.copies.config.engine();
             Engine::new(self.driver.clone(), config).inspect_err(|error| self.copies.give_up(error)).ok()
         };
         self.copies.engine.get_or_init(make).as_ref()

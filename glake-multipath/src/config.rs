@@ -23,32 +23,6 @@ pub struct Config {
     pub(crate) pinned_bytes: u64,
     pub(crate) slot_bytes: u64,
     pub(crate) stage_from_bytes: u64,
-    pub(crate) around_threads: Around,
-}
-
-/// What the work of each thread of the engine's runs inside of.
-#[derive(Clone, Copy)]
-pub(crate) struct Around(fn(&mut dyn FnMut()));
-
-impl Around {
-    /// Does `work` inside.
-    pub(crate) fn run(self, mut work: impl FnMut()) {
-        (self.0)(&mut work);
-    }
-}
-
-impl PartialEq for Around {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::fn_addr_eq(self.0, other.0)
-    }
-}
-
-impl Eq for Around {}
-
-impl std::fmt::Debug for Around {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Around")
-    }
 }
 
 /// The smallest chunk of a transfer over several lanes.
@@ -79,9 +53,8 @@ impl Config {
             n_workers: 2,
             n_threads: None,
             pinned_bytes: 256 << 20,
-            slot_bytes: 4 << 20,
-            stage_from_bytes: 4 << 20,
-            around_threads: Around(|work| work()),
+            slot_bytes: 2 << 20,
+            stage_from_bytes: 16 << 20,
         }
     }
 
@@ -137,24 +110,17 @@ impl Config {
         Self { pinned_bytes: bytes, ..self }
     }
 
-    /// The size of a slot in bytes: 4 MiB if not set, at least 64 KiB.
+    /// The size of a slot in bytes: 2 MiB if not set, at least 64 KiB.
     #[must_use]
     pub fn slot_bytes(self, bytes: u64) -> Self {
         Self { slot_bytes: bytes.max(64 << 10), ..self }
     }
 
-    /// Stages memory that is not pinned from so many bytes on: 4 MiB if not set. The driver's own way is as fast
+    /// Stages memory that is not pinned from so many bytes on: 16 MiB if not set. The driver's own way is as fast
     /// for less.
     #[must_use]
     pub fn stage_from_bytes(self, bytes: u64) -> Self {
         Self { stage_from_bytes: bytes, ..self }
-    }
-
-    /// What the threads that fill and empty slots, other than the caller's own, do their work inside of: it is
-    /// given the work and calls it once. For drivers that look at who calls.
-    #[must_use]
-    pub fn around_threads(self, around: fn(&mut dyn FnMut())) -> Self {
-        Self { around_threads: Around(around), ..self }
     }
 
     /// The threads of a staged transfer of `bytes` over `n_lanes`.

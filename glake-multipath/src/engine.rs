@@ -1,10 +1,11 @@
 //! The engine, and how transfers are asked for.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use glake_core::driver::{Driver, IntoDriver, Lent};
 use glake_core::units::{DeviceId, DevicePtr, StreamId};
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 use crate::busy::Busy;
 use crate::calibrate::Calibration;
@@ -50,6 +51,8 @@ struct Shared {
     running: Running,
     busy: Busy,
     jobs: Jobs,
+    /// Who fills and empties slots, from when it is first needed; `None` where no thread can be started.
+    threads: OnceLock<Option<ThreadPool>>,
 }
 
 impl Engine {
@@ -108,6 +111,7 @@ impl Engine {
                 running,
                 busy,
                 jobs,
+                threads: OnceLock::new(),
             }),
         }
     }
@@ -286,8 +290,8 @@ impl<'a> Transfer<'a> {
                     slots: &shared.slots,
                     device: self.device,
                     direction,
+                    threads: shared.threads(),
                     n_threads: shared.config.staging_threads(workers.len(), bytes),
-                    around: shared.config.around_threads,
                 };
                 let mut staged = Staged::new(staging, chunks, workers);
                 let outcome = staged.drive(ends);
@@ -348,6 +352,19 @@ impl Shared {
         chunks.left_bytes() >= self.config.stage_from_bytes
             && (chunks.is_scattered_on_host() || !self.driver.is_pinned(memory))
             && self.slots.prepare(device).is_ok()
+    }
+
+    fn threads(&self) -> Option<&ThreadPool> {
+        let start = || {
+            let n = self.config.staging_threads(self.driver.n_devices() as usize, u64::MAX);
+            let threads =
+                ThreadPoolBuilder::new().num_threads(n).thread_name(|n| format!("glake-staging-{n}"));
+            threads
+                .build()
+                .inspect_err(|error| tracing::warn!(%error, "transfers are staged by one thread"))
+                .ok()
+        };
+        self.threads.get_or_init(start).as_ref()
     }
 
     fn put_all(&self, device: DeviceId, lanes: Vec<Lane>) {

@@ -9,12 +9,11 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, unbounded};
 use glake_core::driver::{Driver, DriverError, Held, HostBuffer};
 use glake_core::units::{DeviceId, EventId, HostId};
+use rayon_core::ThreadPool;
 
 use crate::chunk::{Chunk, Chunks};
-use crate::config::Around;
 use crate::control::{Control, Progress};
 use crate::ends::Ends;
 use crate::error::TransferError;
@@ -24,7 +23,7 @@ use crate::slots::Slots;
 
 mod desk;
 
-use desk::{Desk, DoneJob, Job, Queues};
+use desk::{Desk, DoneJob, Job, Work};
 
 /// The smallest chunk of a transfer that several threads work on.
 const LEAST_BYTES: u64 = 256 << 10;
@@ -32,13 +31,9 @@ const LEAST_BYTES: u64 = 256 << 10;
 const N_TURNS: u64 = 2;
 /// Slots for each thread: one to work on, while others are copied or wait for it.
 const SLOTS_PER_THREAD: usize = 3;
-/// With fewer threads the calling one helps them.
-const N_ALONE: usize = 4;
 
 /// So many looks take less time than falling asleep.
 const N_SPINS: u32 = 500;
-/// After so many looks, most of them asleep, nobody else seems to work.
-const N_PATIENT: u32 = N_SPINS + 20;
 /// How long to sleep between two looks.
 const NAP: Duration = Duration::from_micros(100);
 
@@ -74,9 +69,10 @@ pub(crate) struct Staging<'a> {
     /// The device that it is with.
     pub(crate) device: DeviceId,
     pub(crate) direction: Direction,
-    /// How many threads fill or empty slots, and what all but the calling one do it inside of.
+    /// The threads that fill or empty slots; without them the calling one does.
+    pub(crate) threads: Option<&'a ThreadPool>,
+    /// How many of them it uses.
     pub(crate) n_threads: usize,
-    pub(crate) around: Around,
 }
 
 /// A transfer through slots.
@@ -119,20 +115,12 @@ impl<'a> Staged<'a> {
     /// # Errors
     /// [`TransferError`], with what did not arrive.
     pub(crate) fn drive(&mut self, ends: Ends<'_>) -> Result<(), TransferError> {
-        let Staging { direction, n_threads, around, .. } = self.staging;
-        let desk = Desk { direction, ends };
-        let n_spawned = if n_threads < N_ALONE { n_threads - 1 } else { n_threads };
-        let ((jobs, waiting), (tell, done)) = (unbounded(), unbounded());
-        thread::scope(|scope| {
-            for _ in 0..n_spawned {
-                let (desk, jobs, done) = (&desk, waiting.clone(), tell.clone());
-                let thread = thread::Builder::new().name("glake-staging".into());
-                // Fewer threads do as well.
-                let _ = thread.spawn_scoped(scope, move || around.run(|| desk.work(&jobs, &done)));
-            }
-            let queues = Queues { jobs, waiting, done, helps: n_spawned < N_ALONE };
-            self.conduct(&desk, &queues);
-        });
+        let Staging { direction, threads, .. } = self.staging;
+        let work = Work { direction, ends };
+        match threads.filter(|_| self.staging.n_threads > 1) {
+            Some(threads) => threads.in_place_scope(|scope| self.conduct(&Desk::new(&work, Some(scope)))),
+            None => self.conduct(&Desk::new(&work, None)),
+        }
         self.put_free();
         for lane in self.lanes.iter_mut().filter(|lane| lane.has_failed) {
             lane.worker.lane.quiesce();
@@ -164,25 +152,25 @@ impl<'a> Staged<'a> {
     }
 
     /// What the calling thread does until nothing is under way and nothing more can be begun.
-    fn conduct(&mut self, desk: &Desk<'_>, queues: &Queues) {
+    fn conduct(&mut self, desk: &Desk<'_, '_, '_>) {
         let mut n_looks: u32 = 0;
         loop {
             let mut has_moved = false;
-            while let Ok(done) = queues.done.try_recv() {
+            while let Some(done) = desk.take() {
                 self.take(done);
                 has_moved = true;
             }
             for at in 0..self.lanes.len() {
-                has_moved |= self.collect(at, queues);
+                has_moved |= self.collect(at, desk);
             }
-            has_moved |= self.begin(queues);
+            has_moved |= self.begin(desk);
             let n_copies: usize = self.lanes.iter().map(|lane| lane.under_way.len()).sum();
             if self.n_out == 0 && n_copies == 0 && (self.is_over() || self.chunks.left_bytes() == 0) {
                 return;
             }
             n_looks = if has_moved { 0 } else { n_looks.saturating_add(1) };
             if n_looks > 0 {
-                self.pause(desk, queues, n_looks);
+                self.pause(desk, n_looks);
             }
         }
     }
@@ -202,7 +190,7 @@ impl<'a> Staged<'a> {
     }
 
     /// Begins chunks while there are slots for them. Whether it began any.
-    fn begin(&mut self, queues: &Queues) -> bool {
+    fn begin(&mut self, desk: &Desk<'_, '_, '_>) -> bool {
         let mut has_begun = false;
         while self.chunks.left_bytes() > 0 && !self.is_over() {
             if self.staging.control.turn.must_wait() {
@@ -216,7 +204,7 @@ impl<'a> Staged<'a> {
                 break;
             };
             match self.staging.direction {
-                Direction::ToDevice => self.hand_out(Job { chunk, slot }, queues),
+                Direction::ToDevice => self.leave(Job { chunk, slot }, desk),
                 Direction::ToHost => self.enqueue(Job { chunk, slot }),
             }
             has_begun = true;
@@ -256,17 +244,10 @@ impl<'a> Staged<'a> {
         }
     }
 
-    /// Gives a slot to the threads.
-    fn hand_out(&mut self, job: Job, queues: &Queues) {
-        match queues.jobs.send(job) {
-            Ok(()) => self.n_out += 1,
-            // Nobody is there, which cannot be while the queue's other end is at hand.
-            Err(refused) => {
-                let Job { chunk, slot } = refused.into_inner();
-                self.free.push(slot);
-                self.chunks.give_back(chunk);
-            }
-        }
+    /// Has a slot filled or emptied.
+    fn leave(&mut self, job: Job, desk: &Desk<'_, '_, '_>) {
+        self.n_out += 1;
+        desk.leave(job);
     }
 
     /// Takes a slot from the threads.
@@ -328,7 +309,7 @@ impl<'a> Staged<'a> {
     }
 
     /// Takes off what is done on a lane. Whether anything was.
-    fn collect(&mut self, at: usize, queues: &Queues) -> bool {
+    fn collect(&mut self, at: usize, desk: &Desk<'_, '_, '_>) -> bool {
         let driver = self.staging.driver;
         let mut has_moved = false;
         while let Some(oldest) = self.lanes[at].under_way.front() {
@@ -341,7 +322,7 @@ impl<'a> Staged<'a> {
             self.lanes[at].under_way_bytes -= done.chunk.bytes;
             driver.forget(done.event);
             match became.and_then(|_| take_back(driver, done.host)) {
-                Ok(slot) => self.copied(at, Job { chunk: done.chunk, slot }, queues),
+                Ok(slot) => self.copied(at, Job { chunk: done.chunk, slot }, desk),
                 Err(error) => {
                     driver.let_go(done.host);
                     self.lose_slot();
@@ -354,7 +335,7 @@ impl<'a> Staged<'a> {
     }
 
     /// A slot that a lane is done with.
-    fn copied(&mut self, at: usize, job: Job, queues: &Queues) {
+    fn copied(&mut self, at: usize, job: Job, desk: &Desk<'_, '_, '_>) {
         let worker = &mut self.lanes[at].worker;
         worker.pace.learn(job.chunk.bytes, self.staging.driver.now_ns());
         worker.report.count(job.chunk.bytes);
@@ -363,7 +344,7 @@ impl<'a> Staged<'a> {
                 self.free.push(job.slot);
                 self.arrived(job.chunk.bytes);
             }
-            Direction::ToHost => self.hand_out(job, queues),
+            Direction::ToHost => self.leave(job, desk),
         }
     }
 
@@ -402,25 +383,20 @@ impl<'a> Staged<'a> {
         }
     }
 
-    /// Lets time pass: helps where there are few threads, waits for what comes first.
-    fn pause(&mut self, desk: &Desk<'_>, queues: &Queues, n_looks: u32) {
-        if self.n_out > 0
-            && (queues.helps || n_looks > N_PATIENT)
-            && let Ok(job) = queues.waiting.try_recv()
-        {
-            return self.take(desk.perform(job));
-        }
+    /// Lets time pass: waits for what comes first.
+    fn pause(&mut self, desk: &Desk<'_, '_, '_>, n_looks: u32) {
         let mut busy = self.lanes.iter().filter_map(|lane| lane.under_way.front());
         match (self.n_out > 0, busy.next(), busy.next()) {
+            // An error shows when the lane is asked.
             (false, Some(only), None) => drop(self.staging.driver.synchronize(only.event)),
             (_, Some(_), _) if n_looks < N_SPINS => std::hint::spin_loop(),
-            // An error shows when the lane is asked.
             (false, Some(one), Some(_)) => drop(self.staging.driver.synchronize(one.event)),
             (false, None, _) if n_looks < N_SPINS => thread::yield_now(),
-            _ => match queues.done.recv_timeout(NAP) {
-                Ok(done) => self.take(done),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
-            },
+            _ => {
+                if let Some(done) = desk.wait(NAP) {
+                    self.take(done);
+                }
+            }
         }
     }
 }

@@ -399,23 +399,6 @@ fn a_cancelled_transfer_through_slots_says_what_is_missing() {
 }
 
 #[test]
-fn threads_work_inside_of_what_is_said() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static N_THREADS: AtomicUsize = AtomicUsize::new(0);
-    let config = small().n_threads(3).around_threads(|work| {
-        N_THREADS.fetch_add(1, Ordering::Relaxed);
-        work();
-    });
-    let rig = Rig::new(2, config);
-    let (device, source) = (rig.memory(GPU, 2 * MIB), noise(2 * MIB, 5));
-    rig.engine.on(GPU).write(device, &source).unwrap();
-    assert_eq!(N_THREADS.load(Ordering::Relaxed), 2, "all but the calling one");
-    let mut found = vec![0; source.len()];
-    rig.engine.on(GPU).read(device, &mut found).unwrap();
-    assert!(found == source);
-}
-
-#[test]
 fn so_many_devices_relay() {
     for (n, most) in [(4, usize::MAX), (3, 2), (2, 1), (1, 0)] {
         let rig = Rig::new(4, small().most_relays(most));
