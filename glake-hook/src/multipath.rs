@@ -21,10 +21,10 @@ const CHUNKS: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 const CHUNKS_PER_RELAY: u64 = 2;
 
 impl Multipath {
-    /// Over all links, for copies of at least 4 MiB.
+    /// Over all links, for copies of at least 16 MiB.
     #[must_use]
     pub const fn new() -> Self {
-        Self { n_links: usize::MAX, chunk_bytes: None, from_bytes: 4 << 20 }
+        Self { n_links: usize::MAX, chunk_bytes: None, from_bytes: 16 << 20 }
     }
 
     /// Over at most so many links to the host, the device's own among them. Each other one is that of a GPU which
@@ -50,7 +50,8 @@ impl Multipath {
 
     /// What the engine is told.
     pub(crate) fn engine(&self) -> glake_multipath::Config {
-        let config = glake_multipath::Config::new().most_relays(self.n_links - 1);
+        let config = glake_multipath::Config::new();
+        let config = config.most_relays(self.n_links - 1).stage_from_bytes(self.from_bytes);
         match self.chunk_bytes {
             Some(bytes) => {
                 let staging_bytes = (CHUNKS_PER_RELAY * bytes).max(64 << 20);

@@ -9,7 +9,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use glake_core::driver::{Driver, DriverError, Held, HostBuffer};
+use glake_core::driver::{Driver, DriverError, HostBuffer};
 use glake_core::units::{DeviceId, EventId, HostId};
 use rayon_core::ThreadPool;
 
@@ -17,10 +17,11 @@ use crate::chunk::{Chunk, Chunks};
 use crate::control::{Control, Progress};
 use crate::ends::Ends;
 use crate::error::TransferError;
-use crate::lane::{Direction, HostSide};
+use crate::lane::Direction;
 use crate::run::Worker;
 use crate::slots::Slots;
 
+mod copies;
 mod desk;
 
 use desk::{Desk, DoneJob, Job, Work};
@@ -189,7 +190,8 @@ impl<'a> Staged<'a> {
         last.filter(|_| self.is_without_lane())
     }
 
-    /// Begins chunks while there are slots for them. Whether it began any.
+    /// Begins chunks while there are slots for them, or one with a new slot, which takes a while to make. Whether it
+    /// began any.
     fn begin(&mut self, desk: &Desk<'_, '_, '_>) -> bool {
         let mut has_begun = false;
         while self.chunks.left_bytes() > 0 && !self.is_over() {
@@ -198,6 +200,7 @@ impl<'a> Staged<'a> {
                 self.put_free();
                 break;
             }
+            let is_new = self.free.is_empty();
             let Some(slot) = self.slot() else { break };
             let Some(chunk) = self.chunks.next(self.most_bytes()) else {
                 self.free.push(slot);
@@ -208,6 +211,9 @@ impl<'a> Staged<'a> {
                 Direction::ToHost => self.enqueue(Job { chunk, slot }),
             }
             has_begun = true;
+            if is_new {
+                break;
+            }
         }
         has_begun
     }
@@ -273,108 +279,6 @@ impl<'a> Staged<'a> {
         self.staging.control.tell(self.progress);
     }
 
-    /// The lane that would end a chunk of `bytes` first.
-    fn best_lane(&self, bytes: u64) -> Option<usize> {
-        let well = self.lanes.iter().enumerate().filter(|(_, lane)| !lane.has_failed);
-        let end = |(_, lane): &(usize, &StagedLane)| {
-            u128::from(lane.under_way_bytes + bytes) * 1_000_000 / u128::from(lane.worker.pace.rate())
-        };
-        well.min_by_key(end).map(|(at, _)| at)
-    }
-
-    /// Passes a slot to a lane.
-    fn enqueue(&mut self, job: Job) {
-        let Staging { driver, direction, .. } = self.staging;
-        let Job { chunk, slot } = job;
-        let Some(at) = self.best_lane(chunk.bytes) else {
-            self.free.push(slot);
-            return self.chunks.give_back(chunk);
-        };
-        let host = driver.hold(Held::Owned(slot));
-        let lane = &mut self.lanes[at];
-        if lane.under_way.is_empty() {
-            lane.worker.pace.begin(driver.now_ns());
-        }
-        match lane.worker.lane.enqueue(direction, HostSide::Packed(host), &chunk) {
-            Ok(event) => {
-                lane.under_way_bytes += chunk.bytes;
-                lane.under_way.push_back(UnderWay { chunk, event, host });
-            }
-            Err(error) => {
-                self.fail(at, error);
-                self.chunks.give_back(chunk);
-                self.recover(host);
-            }
-        }
-    }
-
-    /// Takes off what is done on a lane. Whether anything was.
-    fn collect(&mut self, at: usize, desk: &Desk<'_, '_, '_>) -> bool {
-        let driver = self.staging.driver;
-        let mut has_moved = false;
-        while let Some(oldest) = self.lanes[at].under_way.front() {
-            let became = driver.query(oldest.event);
-            if became == Ok(false) {
-                break;
-            }
-            has_moved = true;
-            let Some(done) = self.lanes[at].under_way.pop_front() else { break };
-            self.lanes[at].under_way_bytes -= done.chunk.bytes;
-            driver.forget(done.event);
-            match became.and_then(|_| take_back(driver, done.host)) {
-                Ok(slot) => self.copied(at, Job { chunk: done.chunk, slot }, desk),
-                Err(error) => {
-                    driver.let_go(done.host);
-                    self.lose_slot();
-                    self.fail(at, error);
-                    self.chunks.give_back(done.chunk);
-                }
-            }
-        }
-        has_moved
-    }
-
-    /// A slot that a lane is done with.
-    fn copied(&mut self, at: usize, job: Job, desk: &Desk<'_, '_, '_>) {
-        let worker = &mut self.lanes[at].worker;
-        worker.pace.learn(job.chunk.bytes, self.staging.driver.now_ns());
-        worker.report.count(job.chunk.bytes);
-        match self.staging.direction {
-            Direction::ToDevice => {
-                self.free.push(job.slot);
-                self.arrived(job.chunk.bytes);
-            }
-            Direction::ToHost => self.leave(job, desk),
-        }
-    }
-
-    fn fail(&mut self, at: usize, error: DriverError) {
-        let others = self.lanes.iter().enumerate().filter(|(other, lane)| *other != at && !lane.has_failed);
-        let streams: Vec<_> = others.flat_map(|(_, other)| other.worker.lane.streams()).collect();
-        let lane = &mut self.lanes[at];
-        lane.worker.lane.fail(error, streams);
-        if !lane.has_failed {
-            tracing::warn!(path = ?lane.worker.lane.path(), %error, "a lane failed; the others go on");
-            (lane.has_failed, lane.worker.report.error) = (true, Some(error));
-        }
-    }
-
-    /// Takes a slot back from which nothing, or not all, was enqueued.
-    fn recover(&mut self, host: HostId) {
-        if let Ok(Some(slot)) = self.staging.driver.take_back(host) {
-            self.free.push(slot);
-        } else {
-            self.staging.driver.let_go(host);
-            self.lose_slot();
-        }
-    }
-
-    /// A slot does not come back.
-    fn lose_slot(&mut self) {
-        self.n_slots -= 1;
-        self.staging.slots.forget();
-    }
-
     /// Puts the slots back that it does not use.
     fn put_free(&mut self) {
         self.n_slots -= self.free.len();
@@ -398,15 +302,5 @@ impl<'a> Staged<'a> {
                 }
             }
         }
-    }
-}
-
-/// A slot whose last copy is done, and which therefore comes at once.
-fn take_back(driver: &dyn Driver, host: HostId) -> Result<HostBuffer, DriverError> {
-    loop {
-        if let Some(slot) = driver.take_back(host)? {
-            return Ok(slot);
-        }
-        thread::yield_now();
     }
 }
