@@ -4,6 +4,7 @@
 #   ./run.sh [burn] [burn21]            both, or the ones named
 #   ROUNDS=5 STEPS=200 ARGS="--max-batch 24" OUT=out ./run.sh burn
 #   BESIDE=0                            without the runs beside them
+#   LOAD=1 ./run.sh burn                only loads a file (FILE, which goes) to a module, by glake and as burn does
 #   CAPPED=1                            also with little more memory than the tensors have (needs PyTorch, for ballast)
 #
 # Needs NVRTC and CUDA's headers: a toolkit (nvcc in PATH, or CUDA_PATH), or pip's nvidia packages.
@@ -28,6 +29,16 @@ for program in "$@"; do
     [ -x "$program" ] || { xz -dkf "$program.xz" 2>/dev/null || python3 -c "
 import lzma, sys
 open(sys.argv[1], 'wb').write(lzma.open(sys.argv[1] + '.xz').read())" "$program"; chmod +x "$program"; }
+    if [ "${LOAD:-0}" = 1 ]; then
+        file=${FILE:-/dev/shm/glake-load.safetensors}
+        for glake in off on; do
+            echo "load, glake $glake"
+            # shellcheck disable=SC2086 # ARGS is meant to be split
+            ./"$program" load --file "$file" --glake $glake ${ARGS:-} || failed=1
+        done
+        rm -f "$file"
+        continue
+    fi
     json=$out/$program.jsonl
     : > "$json"
 

@@ -14,7 +14,7 @@
 //!   each thread that ever used the device; here a finished thread's memory serves the next one.
 //! - [`Gpu::collect`] and [`Gpu::trim`] give back what cubecl and glake hold for nobody.
 //! - With the feature `cuda`: burn's devices and tensors as arguments, `Glake::gpu`, `Glake::address`,
-//!   `Glake::owns`.
+//!   `Glake::owns`; and `Gpu::load`, which loads safetensors files into a module over every link of the machine.
 //!
 //! ```no_run
 //! # #[cfg(feature = "cuda")]
@@ -41,6 +41,10 @@ mod error;
 mod glake;
 mod gpu;
 mod lease;
+#[cfg(feature = "cuda")]
+mod load;
+#[cfg(any(feature = "cuda", test))]
+mod naming;
 pub mod settings;
 mod tags;
 #[cfg(feature = "cuda")]
@@ -51,9 +55,14 @@ pub use cubecl_runtime::client::Client;
 pub use error::{CollectError, InstallError};
 pub use glake::{Glake, install};
 pub use glake_hook;
+pub use glake_hook::checkpoint::Checkpoint;
 pub use glake_hook::{
     AllocError, Defragmented, DeviceId, DevicePtr, Mode, OptionError, PassedOn, Recording, Stats,
 };
 pub use gpu::Gpu;
+#[cfg(feature = "cuda")]
+pub use load::{Applied, LoadError};
+#[cfg(any(feature = "cuda", test))]
+pub use naming::Origin;
 #[cfg(feature = "cuda")]
 pub use tensors::TensorError;

@@ -8,10 +8,10 @@ use burn_dispatch::backends::Cube;
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchTensorKind};
 use burn_tensor::kind::Basic;
 use burn_tensor::{Device, Tensor};
-use cubecl::cuda::CudaRuntime;
+use cubecl::cuda::{CudaDevice, CudaRuntime};
 use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::ServerError;
-use glake_hook::DevicePtr;
+use glake_hook::{DeviceId, DevicePtr};
 
 use crate::{Glake, Gpu};
 
@@ -42,10 +42,7 @@ impl Glake {
     /// # Errors
     /// [`TensorError::NotOnCuda`].
     pub fn gpu(&self, device: &Device) -> Result<Gpu, TensorError> {
-        match device.as_dispatch().clone().inner() {
-            DispatchDevice::Cube(CubeDevice::Cuda(cuda)) => Ok(self.gpu_of(CudaRuntime::client(&cuda))),
-            _ => Err(TensorError::NotOnCuda),
-        }
+        Ok(self.gpu_of(CudaRuntime::client(&cuda_device(device)?)))
     }
 
     /// Where `tensor` lies in the device's memory; a view, where its first element does. It waits until
@@ -58,18 +55,7 @@ impl Glake {
     /// # Errors
     /// The tensor is not on a CUDA device, or has no memory.
     pub fn address<const D: usize, K: Basic>(&self, tensor: &Tensor<D, K>) -> Result<DevicePtr, TensorError> {
-        let kind = match tensor.clone().into_dispatch().kind {
-            DispatchTensorKind::Autodiff(kind) => *kind,
-            kind => kind,
-        };
-        let DispatchTensorKind::Cube(tensor) = kind else { return Err(TensorError::NotOnCuda) };
-        let CubeTensor { client, handle, device: CubeDevice::Cuda(_), .. } = cube(tensor)? else {
-            return Err(TensorError::NotOnCuda);
-        };
-        let managed = client
-            .get_resource::<<CudaRuntime as Runtime>::Server>(handle)
-            .map_err(|error| TensorError::NoMemory(Box::new(error)))?;
-        Ok(DevicePtr(managed.resource().ptr))
+        address(tensor)
     }
 
     /// Whether `tensor` lies in glake's memory. `false` also where it has no address.
@@ -77,6 +63,35 @@ impl Glake {
     pub fn owns<const D: usize, K: Basic>(&self, tensor: &Tensor<D, K>) -> bool {
         self.address(tensor).is_ok_and(|address| self.hook.owns(address))
     }
+}
+
+/// cubecl's device behind one of burn's, with autodiff or without.
+fn cuda_device(device: &Device) -> Result<CudaDevice, TensorError> {
+    match device.as_dispatch().clone().inner() {
+        DispatchDevice::Cube(CubeDevice::Cuda(cuda)) => Ok(cuda),
+        _ => Err(TensorError::NotOnCuda),
+    }
+}
+
+/// The device behind one of burn's, as glake counts them.
+pub(crate) fn cuda(device: &Device) -> Result<DeviceId, TensorError> {
+    Ok(DeviceId(u32::from(CudaRuntime::client(&cuda_device(device)?).service_id().device.index_id)))
+}
+
+/// [`Glake::address`].
+pub(crate) fn address<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> Result<DevicePtr, TensorError> {
+    let kind = match tensor.clone().into_dispatch().kind {
+        DispatchTensorKind::Autodiff(kind) => *kind,
+        kind => kind,
+    };
+    let DispatchTensorKind::Cube(tensor) = kind else { return Err(TensorError::NotOnCuda) };
+    let CubeTensor { client, handle, device: CubeDevice::Cuda(_), .. } = cube(tensor)? else {
+        return Err(TensorError::NotOnCuda);
+    };
+    let managed = client
+        .get_resource::<<CudaRuntime as Runtime>::Server>(handle)
+        .map_err(|error| TensorError::NoMemory(Box::new(error)))?;
+    Ok(DevicePtr(managed.resource().ptr))
 }
 
 /// The tensor of cubecl in one of the backend's.

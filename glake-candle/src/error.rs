@@ -1,9 +1,11 @@
 //! What can go wrong, and what to do.
 
+use std::error;
 use std::fmt;
 
-use candle_core::DeviceLocation;
-use glake_hook::AllocError;
+use candle_core::{DType, DeviceLocation};
+use glake_hook::checkpoint::{CheckpointError, Dtype};
+use glake_hook::{AllocError, LoadError};
 
 /// Why glake is not active. The program runs on, as if `install` had not been called.
 #[derive(PartialEq, Eq, thiserror::Error)]
@@ -47,6 +49,26 @@ pub enum Error {
     /// cuBLAS refused the workspace.
     #[error("cuBLAS did not take the workspace: status {0}")]
     Cublas(u32),
+    /// The files are no checkpoint.
+    #[error("{}", WithCauses(&**.0))]
+    Checkpoint(Box<CheckpointError>),
+    /// Loading failed; what was allocated for it is freed.
+    #[error("{}", WithCauses(&**.0))]
+    Load(Box<LoadError>),
+    /// candle has no tensors of a type that the files have.
+    #[error(
+        "candle has no tensors of the type {dtype}, which {tensor:?} is of: leave it out by \
+         `Checkpoint::only`, and load the rest"
+    )]
+    Dtype {
+        /// The tensor's name.
+        tensor: Box<str>,
+        /// Its type.
+        dtype: Dtype,
+    },
+    /// A type of candle's that is not known here.
+    #[error("glake-candle does not know how candle keeps {0:?} on a device: give it this candle's version")]
+    NotOnCuda(DType),
     /// candle refused.
     #[error(transparent)]
     Candle(Box<candle_core::Error>),
@@ -55,6 +77,34 @@ pub enum Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+// With the causes in the text: candle and most programs print that alone.
+impl From<CheckpointError> for Error {
+    fn from(error: CheckpointError) -> Self {
+        Self::Checkpoint(Box::new(error))
+    }
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::Load(Box::new(error))
+    }
+}
+
+/// An error, and why it came about.
+struct WithCauses<'a>(&'a dyn error::Error);
+
+impl fmt::Display for WithCauses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0, f)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
     }
 }
 

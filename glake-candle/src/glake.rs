@@ -1,15 +1,17 @@
 //! What a program of candle can ask and say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::{DType, Device, DeviceLocation, Shape, Tensor};
+use glake_hook::checkpoint::Checkpoint;
 use glake_hook::{Config, Defragmented, DeviceId, DevicePtr, OptionError, PassedOn, Recording, Stats, Tag};
 
 use crate::error::{Error, InstallError};
 use crate::tensors::{self, Element};
+use crate::weights;
 
 /// What cuBLAS takes for itself on Hopper and later, and so what it chooses its kernels for.
 const CUBLAS_WORKSPACE_BYTES: u64 = 32 << 20;
@@ -139,6 +141,62 @@ impl Glake {
         tensors::uninit::<T>(self.0, device_id(device)?, shape.into(), device)
     }
 
+    /// Loads the safetensors file, index or folder at `path` to the pool; see [`load`](Self::load).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); [`Error::Checkpoint`].
+    pub fn load_safetensors(
+        self,
+        path: impl AsRef<Path>,
+        device: &Device,
+    ) -> Result<HashMap<String, Tensor>, Error> {
+        self.load(&Checkpoint::open(path)?, device)
+    }
+
+    /// Loads a checkpoint to the pool, over every link of the machine, and returns its tensors by name. Blocks until
+    /// they are there.
+    ///
+    /// Each tensor is an allocation of the pool, which gets it back when the last tensor with that storage is
+    /// dropped; one of 2 MiB or more has pages of its own. Files are read by several threads, and not mapped.
+    ///
+    /// ```no_run
+    /// # use candle_core::Device;
+    /// use glake_candle::Checkpoint;
+    ///
+    /// let glake = glake_candle::install(glake_candle::Config::from_env()?)?;
+    /// let device = Device::new_cuda(0)?;
+    /// let files = Checkpoint::open("llama/")?.only(|tensor| tensor.name.starts_with("model.layers."));
+    /// let tensors = glake.load(&files, &device)?;
+    /// // let weights = candle_nn::VarBuilder::from_tensors(tensors, candle_core::DType::BF16, &device);
+    /// # let _ = tensors;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotCuda`], [`Error::NotServed`], [`Error::Dtype`], [`Error::Load`], candle's own. Nothing stays
+    /// allocated.
+    pub fn load(self, checkpoint: &Checkpoint, device: &Device) -> Result<HashMap<String, Tensor>, Error> {
+        let (id, weights) = (device_id(device)?, weights::of(checkpoint)?);
+        self.see_that_frees_come_back(device)?;
+        tensors::load(self.0, id, checkpoint, weights, device)
+    }
+
+    /// [`load`](Self::load), with tensors of floating-point numbers converted to `dtype` on the device, one by
+    /// one, and freed as they were.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); candle's, where it cannot convert.
+    pub fn load_as(
+        self,
+        checkpoint: &Checkpoint,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<HashMap<String, Tensor>, Error> {
+        let tensors = self.load(checkpoint, device)?.into_iter();
+        let convert = |(name, tensor)| Ok((name, weights::converted(tensor, dtype)?));
+        tensors.map(convert).collect()
+    }
+
     /// candle frees a tensor through its own cudarc, whose calls have to come to the hook. Seen once, it holds.
     fn see_that_frees_come_back(self, device: &Device) -> Result<(), Error> {
         static SEEN: AtomicBool = AtomicBool::new(false);
@@ -214,6 +272,16 @@ mod tests {
         assert!(matches!(device_id(&Device::Cpu), Err(Error::NotCuda(DeviceLocation::Cpu))));
         let tensor = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(tensors::address(&tensor), None);
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_named_with_the_reason() {
+        let path = std::env::temp_dir().join(format!("glake-candle-{}-none.safetensors", std::process::id()));
+        std::fs::write(&path, [0; 5]).unwrap();
+        let error = Error::from(Checkpoint::open(&path).unwrap_err());
+        std::fs::remove_file(&path).unwrap();
+        let crossed = candle_core::Error::from(error).to_string();
+        assert!(crossed.contains("none.safetensors") && crossed.contains("cut short"), "{crossed}");
     }
 
     #[test]

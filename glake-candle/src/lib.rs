@@ -16,13 +16,15 @@
 //!
 //! candle calls the CUDA driver through cudarc, which links to it; [`glake_hook`] stands in front of the
 //! driver's functions. This crate says the same in candle's terms: [`Glake`] speaks of devices and tensors,
-//! and [`Glake::zeros`] makes tensors in memory that was asked of the pool itself.
+//! [`Glake::zeros`] makes tensors in memory that was asked of the pool itself, and [`Glake::load`] loads a model's
+//! safetensors files to the pool over every link of the machine.
 //!
 //! Without the feature `cuda`, candle is built for the CPU alone: everything compiles, and [`install`] returns
 //! [`InstallError::CpuBuild`].
 //!
 //! Layers, each using only those above it: `error`, `foreign` (memory that crosses to candle; the only unsafe
-//! code), `tensors` (where a tensor lies, tensors in the pool), `glake` (what a program says).
+//! code), `weights` (pure: what a checkpoint's tensors are to candle), `tensors` (where a tensor lies, tensors in the
+//! pool), `glake` (what a program says).
 
 mod error;
 #[cfg(feature = "cuda")]
@@ -33,12 +35,15 @@ mod tensors;
 #[cfg(not(feature = "cuda"))]
 #[path = "tensors_without_cuda.rs"]
 mod tensors;
+mod weights;
 
 pub use error::{Error, InstallError};
 pub use glake::{Glake, Workspace, install};
 pub use tensors::Element;
 
 pub use glake_hook;
+pub use glake_hook::checkpoint::Checkpoint;
 pub use glake_hook::{
-    AllocError, Config, Defragmented, DeviceId, DevicePtr, Mode, OptionError, PassedOn, Recording, Stats, Tag,
+    AllocError, Config, Defragmented, DeviceId, DevicePtr, LoadError, Mode, OptionError, PassedOn, Recording,
+    Stats, Tag,
 };

@@ -1,13 +1,17 @@
 //! Where a tensor lies, and tensors in the pool.
 
+use std::collections::HashMap;
+
 use candle_core::cuda::CudaDType;
 use candle_core::cuda::cudarc::driver::{CudaSlice, DevicePtr as _, DeviceRepr, ValidAsZeroBits};
 use candle_core::cuda_backend::CudaStorageSlice as Slice;
-use candle_core::{CudaDevice, CudaStorage, Device, Shape, Storage, Tensor, WithDType};
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Shape, Storage, Tensor, WithDType};
+use glake_hook::checkpoint::Checkpoint;
 use glake_hook::{DeviceId, DevicePtr};
 
 use crate::error::Error;
-use crate::foreign;
+use crate::foreign::{self, Memory};
+use crate::weights::Weight;
 
 /// What a tensor in the pool can be of: candle's numbers.
 pub trait Element: WithDType + CudaDType + DeviceRepr + ValidAsZeroBits {}
@@ -73,10 +77,57 @@ fn tensor<T: Element>(
     if shape.elem_count() == 0 {
         return Ok(Tensor::zeros(shape, T::DTYPE, device)?);
     }
-    let mut slice = foreign::slice::<T>(glake, id, shape.elem_count(), cuda)?;
+    let bytes = shape.elem_count().checked_mul(size_of::<T>()).map_or(u64::MAX, |bytes| bytes as u64);
+    let mut slice = Memory::allocate(glake, id, bytes, cuda)?.into_slice::<T>();
     fill(&mut slice, cuda)?;
     let storage = CudaStorage::wrap_cuda_slice(slice, cuda.clone());
     Ok(Tensor::from((Storage::Cuda(storage), shape)))
+}
+
+/// The tensors of a checkpoint, which are `weights`, loaded to the pool.
+pub(crate) fn load(
+    glake: glake_hook::Glake,
+    id: DeviceId,
+    checkpoint: &Checkpoint,
+    weights: Vec<Weight>,
+    device: &Device,
+) -> Result<HashMap<String, Tensor>, Error> {
+    let cuda = cuda(device)?;
+    let mut loaded = Memory::load(glake, id, checkpoint, cuda)?;
+    let mut tensors = HashMap::with_capacity(weights.len());
+    for Weight { name, dtype, shape } in weights {
+        let tensor = match loaded.remove(&name) {
+            Some(memory) => {
+                let storage = CudaStorage { slice: typed(memory, dtype)?, device: cuda.clone() };
+                Tensor::from((Storage::Cuda(storage), shape))
+            }
+            // Nothing is allocated for nothing.
+            None => Tensor::zeros(shape, dtype, device)?,
+        };
+        tensors.insert(name, tensor);
+    }
+    Ok(tensors)
+}
+
+/// Memory as elements of a type.
+fn typed(memory: Memory, dtype: DType) -> Result<Slice, Error> {
+    Ok(match dtype {
+        DType::U8 => Slice::U8(memory.into_slice()),
+        DType::U32 => Slice::U32(memory.into_slice()),
+        DType::I16 => Slice::I16(memory.into_slice()),
+        DType::I32 => Slice::I32(memory.into_slice()),
+        DType::I64 => Slice::I64(memory.into_slice()),
+        DType::BF16 => Slice::BF16(memory.into_slice()),
+        DType::F16 => Slice::F16(memory.into_slice()),
+        DType::F32 => Slice::F32(memory.into_slice()),
+        DType::F64 => Slice::F64(memory.into_slice()),
+        DType::F8E4M3 => Slice::F8E4M3(memory.into_slice()),
+        DType::F8E8M0 => Slice::F8E8M0(memory.into_slice()),
+        DType::F6E2M3 => Slice::F6E2M3(memory.into_slice()),
+        DType::F6E3M2 => Slice::F6E3M2(memory.into_slice()),
+        DType::F4 => Slice::F4(memory.into_slice()),
+        other => return Err(Error::NotOnCuda(other)),
+    })
 }
 
 #[derive(Debug)]

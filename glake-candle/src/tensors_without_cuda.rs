@@ -1,9 +1,13 @@
 //! What `tensors` has, where candle has no CUDA: no tensor is in a pool.
 
+use std::collections::HashMap;
+
 use candle_core::{Device, Shape, Tensor, WithDType};
+use glake_hook::checkpoint::Checkpoint;
 use glake_hook::{DeviceId, DevicePtr};
 
 use crate::error::Error;
+use crate::weights::Weight;
 
 /// What a tensor in the pool can be of: candle's numbers.
 pub trait Element: WithDType {}
@@ -31,6 +35,17 @@ pub(crate) fn uninit<T: Element>(
     device: &Device,
 ) -> Result<Tensor, Error> {
     zeros::<T>(glake, id, shape, device)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as in `tensors`")]
+pub(crate) fn load(
+    _: glake_hook::Glake,
+    _: DeviceId,
+    _: &Checkpoint,
+    _: Vec<Weight>,
+    device: &Device,
+) -> Result<HashMap<String, Tensor>, Error> {
+    Err(Error::NotCuda(device.location()))
 }
 
 #[derive(Debug)]

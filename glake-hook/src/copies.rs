@@ -10,11 +10,12 @@
 
 use std::ffi::c_int;
 use std::slice;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use glake_core::driver::StreamOrder as _;
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId};
+use glake_multipath::topology::TopologyError;
 use glake_multipath::{Direction, Engine, Path, Report};
 
 use crate::captures::BesideCaptures;
@@ -73,8 +74,7 @@ enum Memory {
 pub(crate) struct Copies {
     is_on: AtomicBool,
     config: Multipath,
-    /// None where it could not be made.
-    engine: OnceLock<Option<Engine>>,
+    engine: OnceLock<Result<Engine, Arc<TopologyError>>>,
     pub(crate) n: AtomicUsize,
     pub(crate) to_device_bytes: AtomicU64,
     pub(crate) to_host_bytes: AtomicU64,
@@ -111,7 +111,7 @@ impl Copies {
         self.is_on.store(false, Ordering::Relaxed);
     }
 
-    fn count(&self, direction: Direction, report: &Report) {
+    pub(crate) fn count(&self, direction: Direction, report: &Report) {
         self.n.fetch_add(1, Ordering::Relaxed);
         let bytes = match direction {
             Direction::ToDevice => &self.to_device_bytes,
@@ -197,19 +197,24 @@ impl Hook {
             return None;
         }
         match (self.memory(copy), returns) {
-            (Memory::Plain, _) => self.engine(),
+            (Memory::Plain, _) => self.engine_or_give_up(),
             (Memory::Pinned, Returns::Done) if copy.bytes >= PINNED_FROM_BYTES => {
                 let relays = |engine: &&Engine| !engine.topology().relays_for(device).is_empty();
-                self.engine().filter(relays).filter(|_| self.copies.config.n_links > 1)
+                self.engine_or_give_up().filter(relays).filter(|_| self.copies.config.n_links > 1)
             }
             _ => None,
         }
     }
 
-    fn engine(&self) -> Option<&Engine> {
+    fn engine_or_give_up(&self) -> Option<&Engine> {
+        self.engine().inspect_err(|error| self.copies.give_up(error)).ok()
+    }
+
+    /// The process's engine, made at the first call, whether or not copies are its. The thread is inside of glake.
+    pub(crate) fn engine(&self) -> Result<&Engine, &Arc<TopologyError>> {
         let make = || {
             let config = self.copies.config.engine();
-            Engine::new(self.driver.clone(), config).inspect_err(|error| self.copies.give_up(error)).ok()
+            Engine::new(self.driver.clone(), config).map_err(Arc::new)
         };
         self.copies.engine.get_or_init(make).as_ref()
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use glake_core::adapt::TagId;
-use glake_core::alloc::AllocError;
+use glake_core::alloc::{AllocError, Request};
 use glake_core::driver::DriverError;
 use glake_core::stats::Stats;
 use glake_core::trace::{Recorder, Writer};
@@ -20,10 +20,12 @@ use crate::config::{self, OptionError};
 use crate::device::{Device, DevicePool, InContext};
 use crate::hook::{self, Hook, exchange_tag, inside, lock};
 
+pub(crate) const NO_POOL: DriverError = DriverError::NotSupported("a pool on this device");
+
 /// The installed hook. Copies are the same hook, which serves until the process ends.
 #[derive(Clone, Copy)]
 pub struct Glake {
-    hook: &'static Hook,
+    pub(crate) hook: &'static Hook,
 }
 
 /// What went to the driver's own allocator since the hook was installed; see [`Glake::passed_on`].
@@ -41,7 +43,7 @@ pub struct PassedOn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied {
-    /// Copies.
+    /// Copies; of a checkpoint, one for each shard.
     pub n_copies: usize,
     /// Bytes that went from the host to a device.
     pub to_device_bytes: u64,
@@ -62,7 +64,7 @@ impl Glake {
         hook::installed().map(Self::of)
     }
 
-    fn device(self, device: DeviceId) -> Result<&'static Device, DriverError> {
+    pub(crate) fn device(self, device: DeviceId) -> Result<&'static Device, DriverError> {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
         self.hook.devices.get(index).ok_or(DriverError::InvalidDevice(device))
     }
@@ -154,14 +156,13 @@ impl Glake {
     /// Those of [`SharedPool::allocate`](glake_vmm::SharedPool::allocate);
     /// [`DriverError::NotSupported`] where the device has no pool; [`DriverError::UnknownStream`].
     pub fn allocate(self, device: DeviceId, bytes: u64, stream: StreamId) -> Result<DevicePtr, AllocError> {
-        const NO_POOL: DriverError = DriverError::NotSupported("a pool on this device");
         let device = self.device(device)?;
         let allocated = inside(|| {
             let context = self.hook.retain(device).ok_or(NO_POOL)?;
             let _in_context = InContext::enter(self.hook.real, context);
             let on = self.hook.device_of_stream(stream).filter(|on| on.id == device.id);
             on.ok_or(DriverError::UnknownStream(stream))?;
-            self.hook.allocate_request(device, bytes, stream).unwrap_or(Err(NO_POOL.into()))
+            self.hook.allocate_request(device, Request::new(bytes, stream)).unwrap_or(Err(NO_POOL.into()))
         });
         allocated.unwrap_or(Err(AllocError::Poisoned))
     }
@@ -280,8 +281,9 @@ impl Glake {
         }
     }
 
-    /// What was copied over several links since the hook was installed; nothing where
-    /// [`Config::multipath`](crate::Config::multipath) is not set. All other copies were the driver's.
+    /// What the engine copied since the hook was installed: large copies of the program, where
+    /// [`Config::multipath`](crate::Config::multipath) is set, and what [`load`](Self::load) and [`fill`](Self::fill)
+    /// were asked for. All other copies were the driver's.
     #[must_use]
     pub fn copied(self) -> Copied {
         let copies = &self.hook.copies;

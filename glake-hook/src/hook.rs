@@ -132,15 +132,25 @@ pub(crate) fn tell(what: impl FnOnce(&'static Hook)) {
 /// ends here: it must not go through the caller, who speaks C.
 #[inline]
 pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> Option<T> {
-    /// Leaves also where the work panics.
-    struct Inside(bool);
-    impl Drop for Inside {
-        fn drop(&mut self) {
-            IS_INSIDE.set(self.0);
-        }
-    }
-    let _inside = Inside(IS_INSIDE.replace(true));
+    let _inside = Inside::enter();
     catch_unwind(AssertUnwindSafe(work)).ok()
+}
+
+/// A scope in which this thread's calls of hooked functions go to the driver, left also where it panics.
+pub(crate) struct Inside(bool);
+
+impl Inside {
+    #[inline]
+    pub(crate) fn enter() -> Self {
+        Self(IS_INSIDE.replace(true))
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        IS_INSIDE.set(self.0);
+    }
 }
 
 impl Hook {

@@ -27,12 +27,14 @@
 //! What the driver says of memory (`cuMemGetInfo`, `cuMemGetAddressRange`) is said of the pool's too, peers reach
 //! it (`cuCtxEnablePeerAccess`, `cuMemPoolSetAccess`), and `cuIpcGetMemHandle` refuses it. Streams that are destroyed, captures and
 //! synchronisations are noted. Large copies between the host and the pools' memory (`cuMemcpyHtoD`, `cuMemcpyDtoH`,
-//! `cuMemcpy`, and the same on streams) go over several links if [`Config::multipath`] says so. Requests that are not the pool's go to the driver: zero bytes, contexts other than a
+//! `cuMemcpy`, and the same on streams) go over several links if [`Config::multipath`] says so; [`Glake::load`] takes a
+//! model's files that way in any case. Requests that are not the pool's go to the driver: zero bytes, contexts other than a
 //! device's primary one, memory pools that are shared. Frees of foreign memory too.
 //!
 //! Layers, each using only those above it: `real` (the driver's own functions), `multipath` and `config`, `hook` (the
 //! state, and how a call gets to it), `device`, `streams`, `captures`, `serve` (device memory), `pools`, `pinned`,
-//! `copies`, `info`, `exports` (the functions), `shim`, `install`, `glake` (what a program says).
+//! `copies`, `info`, `exports` (the functions), `shim`, `install`, `glake` (what a program says), `load`
+//! (checkpoints).
 
 mod captures;
 mod config;
@@ -43,6 +45,7 @@ mod glake;
 mod hook;
 mod info;
 mod install;
+mod load;
 mod multipath;
 mod pinned;
 mod pools;
@@ -56,6 +59,7 @@ mod streams;
 pub use config::{Config, OptionError};
 pub use glake::{Copied, Glake, PassedOn, Recording, Tag};
 pub use install::{InstallError, install, install_at_first_call, install_unproved};
+pub use load::LoadError;
 pub use multipath::Multipath;
 
 pub use glake_core::alloc::AllocError;
@@ -63,4 +67,5 @@ pub use glake_core::driver::DriverError;
 pub use glake_core::stats::Stats;
 pub use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId};
 pub use glake_cuda::OpenError;
+pub use glake_multipath::{Report, TransferError, checkpoint};
 pub use glake_vmm::{Defragmented, Mode};

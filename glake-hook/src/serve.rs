@@ -46,7 +46,7 @@ impl Hook {
             return None;
         }
         let _in_context = InContext::enter(self.real, device.context()?);
-        self.answered(device, bytes, self.allocate_request(device, bytes, stream)?)
+        self.answered(device, bytes, self.allocate_request(device, Request::new(bytes, stream))?)
     }
 
     /// Asks the pool. The context is current, and the stream is known to be the device's. None where the driver
@@ -55,14 +55,13 @@ impl Hook {
     pub(crate) fn allocate_request(
         &'static self,
         device: &Device,
-        bytes: u64,
-        stream: StreamId,
+        request: Request,
     ) -> Option<Result<DevicePtr, AllocError>> {
         let pool = device.pool(self)?;
+        let Request { bytes, stream, .. } = request;
         if self.capturing(device, pool, stream) == Capturing::Unserved {
             return None;
         }
-        let request = Request::new(bytes, stream);
         let allocated = self.with_retry(device, || pool.pool.allocate(request));
         Some(allocated.map(|Allocation { ptr, .. }| self.noted(device, ptr, bytes, stream)))
     }

@@ -3,8 +3,9 @@
 # glake, in turn.
 #
 #   ./run.sh [WORD...]     all, or what has one of the words in its name: check, train-f32,
-#                          train-bf16, generate-bf16, capped
+#                          train-bf16, generate-bf16, load, capped
 #
+# FILE_BYTES (8GiB) is how large the checkpoint is that `load` reads, in FOLDER (/dev/shm/glake-load), which goes.
 # ROUNDS (5) is how often each runs; ARGUMENTS goes to all. OUT (out/) takes a line of JSON for each run
 # and the logs; a table is printed.
 set -u
@@ -61,6 +62,19 @@ for program in "train f32" "train bf16" "generate bf16"; do
         for glake in off on; do run "$name" "${program% *}" --dtype "${program#* }" --glake $glake; done
     done
 done
+
+# A checkpoint from the page cache, by candle and by glake in turns; its lines of JSON are in load.jsonl.
+if wanted load "$@"; then
+    folder=${FOLDER:-/dev/shm/glake-load}
+    : > "$out/load.jsonl"
+    for glake in off on off on; do
+        # shellcheck disable=SC2086 # the list is meant to be split
+        ./glake-candle-programs load --dtype bf16 --file-bytes "${FILE_BYTES:-8GiB}" --dir "$folder" --glake $glake \
+            ${ARGUMENTS:-} --json 2>> "$out/log.txt" | tee -a "$out/load.jsonl"
+    done
+    [ "$(wc -l < "$out/load.jsonl")" -eq 4 ] || failed=1
+    rm -rf "$folder"
+fi
 
 # Little more memory than the tensors have: 1.05 of the most that was requested.
 if wanted capped "$@"; then

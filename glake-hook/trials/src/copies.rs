@@ -18,7 +18,7 @@ fn small_chunks() -> Config {
     Config::new().multipath(Multipath::new().chunk_bytes(1 << 20))
 }
 
-fn noise(bytes: usize, seed: usize) -> Vec<u8> {
+pub(crate) fn noise(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes).map(|i| ((i ^ (i >> 8) ^ (i >> 16)).wrapping_mul(31).wrapping_add(seed) % 251) as u8).collect()
 }
 

@@ -10,6 +10,7 @@ mod copies;
 mod devices;
 mod driver;
 mod installing;
+mod load;
 mod memory;
 mod order;
 mod overhead;
@@ -46,6 +47,7 @@ trials! {
     left: copies_of_pinned_memory_return_at_once copies_beside_captures_are_the_drivers copies_of_other_memory_are_the_drivers
         what_the_engine_cannot_do_the_driver_does copies_go_over_the_links_of_several_devices
         copies_stay_on_the_link_that_is_allowed threads_copy_at_the_same_time;
+    load: a_checkpoint_is_loaded_to_the_pool weights_fill_memory_that_is_there what_cannot_be_loaded_leaves_nothing;
     talk: what_is_said_of_memory_fits_the_pool a_recording_can_be_replayed a_recording_ends_no_other tags_say_who_holds_memory
         options_are_set_by_name limits_can_change functions_are_found_by_name;
     installing: installing_twice_is_refused installing_too_late_is_refused_or_works

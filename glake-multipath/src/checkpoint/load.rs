@@ -7,7 +7,7 @@ use super::error::LoadError;
 use super::loaded::Loaded;
 use super::placement::{EXTENT_BYTES, Placement};
 use super::segments::segments;
-use super::{Checkpoint, Shard};
+use super::{Checkpoint, Shard, Tensor};
 use crate::chunk::Segment;
 use crate::control::{Cancel, OnProgress, Priority, Progress};
 use crate::engine::{Engine, Transfer};
@@ -41,7 +41,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Allocates at most so many bytes at once, unless a tensor is longer: [`EXTENT_BYTES`] if not set.
+    /// Allocates at most so many bytes at once, unless a tensor is longer: [`EXTENT_BYTES`] if not set. With 0, each
+    /// tensor is an allocation of its own, which begins where the tensor does and can be freed without the others.
     pub fn extent_bytes(self, bytes: u64) -> Self {
         Self { extent_bytes: bytes, ..self }
     }
@@ -76,16 +77,34 @@ impl<'a> Loader<'a> {
             Some(place) => extents.made[place.extent].ptr + place.offset_bytes,
             None => DevicePtr::default(),
         };
-        let addresses: Vec<DevicePtr> = placement.places().iter().map(address).collect();
-        let reports = self.fill(checkpoint, &addresses)?;
-        let tensors = checkpoint.tensors().iter().zip(addresses);
-        Ok(Loaded::new(tensors, extents.keep(), reports))
+        let addresses = placement.places().iter().map(address);
+        let placed: Vec<_> = checkpoint.tensors().iter().zip(addresses).collect();
+        let reports = self.fill_all(checkpoint, &placed)?;
+        Ok(Loaded::new(placed.into_iter(), extents.keep(), reports))
+    }
+
+    /// Loads the tensors of `checkpoint` to memory that is there: each to where `place` says, which is asked in the
+    /// order of the tensors, also for those without bytes. Blocks until they are there; they come behind what is
+    /// enqueued on the loader's stream.
+    ///
+    /// # Errors
+    /// [`LoadError::Transfer`]: also where places of a shard overlap. What had arrived by then stays.
+    pub fn fill(
+        self,
+        checkpoint: &Checkpoint,
+        mut place: impl FnMut(&Tensor) -> DevicePtr,
+    ) -> Result<Vec<Report>, LoadError> {
+        let placed: Vec<_> = checkpoint.tensors().iter().map(|tensor| (tensor, place(tensor))).collect();
+        self.fill_all(checkpoint, &placed)
     }
 
     /// Copies all shards, one after the other: each keeps every link busy.
-    fn fill(&self, checkpoint: &Checkpoint, addresses: &[DevicePtr]) -> Result<Vec<Report>, LoadError> {
+    fn fill_all(
+        &self,
+        checkpoint: &Checkpoint,
+        placed: &[(&Tensor, DevicePtr)],
+    ) -> Result<Vec<Report>, LoadError> {
         let (mut reports, mut done_bytes) = (Vec::new(), 0);
-        let placed: Vec<_> = checkpoint.tensors().iter().zip(addresses.iter().copied()).collect();
         for of_shard in placed.chunk_by(|(a, _), (b, _)| a.shard == b.shard) {
             let segments = segments(of_shard.iter().copied());
             let (Some((first, _)), false) = (of_shard.first(), segments.is_empty()) else { continue };

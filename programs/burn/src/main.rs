@@ -4,8 +4,11 @@
 //! ```text
 //! glake-burn-train --glake on              every tensor is an allocation of glake
 //! glake-burn-train --glake off --granularity page    cubecl as it comes
+//! glake-burn-train load --file FILE [--glake on|off]   a safetensors file to a module, by glake or by burn
 //! ```
 
+#[cfg(feature = "cuda")]
+mod load;
 mod model;
 #[cfg(feature = "cuda")]
 mod on_cuda;
@@ -41,6 +44,16 @@ fn train<E>(args: &Args, device: &Device, mut after_step: impl FnMut() -> Result
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "cuda")]
+    if std::env::args().nth(1).as_deref() == Some("load") {
+        return match load::run(std::env::args_os().skip(1)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     glake_burn_common::start(run)
 }
 

@@ -20,6 +20,8 @@ pub(crate) enum Program {
     Train(TrainArgs),
     /// Generates with a Llama-shaped model of random weights, for several batches of prompts.
     Generate(GenerateArgs),
+    /// Loads a sharded safetensors checkpoint of a Llama-shaped model to the device, by candle or by glake.
+    Load(LoadArgs),
     /// Sees that glake keeps its promises on this GPU.
     Check(CheckArgs),
 }
@@ -122,6 +124,32 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// About how large the checkpoint is: `8GiB`, `500MiB` or bytes.
+    #[arg(long, default_value = "8GiB", value_parser = byte_count)]
+    pub(crate) file_bytes: u64,
+    /// Where it is written and kept, and not written again; a folder of its own, which goes, if not said. Its bytes
+    /// stay in the page cache where there is room.
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// How often it is loaded.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(8..=32_768))]
+    pub(crate) dim: u64,
+}
+
+fn byte_count(text: &str) -> Result<u64, String> {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let of = |(unit, shift)| text.strip_suffix(unit).map(|number: &str| (number, shift));
+    let (number, shift) = units.into_iter().find_map(of).unwrap_or((text, 0));
+    let number = number.trim().parse::<u64>().ok().filter(|number| *number <= u64::MAX >> shift);
+    number.map(|number| number << shift).ok_or_else(|| "a number, of GiB, MiB, KiB or bytes".to_owned())
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -179,6 +207,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(byte_count("8GiB"), Ok(8 << 30));
+        assert_eq!(byte_count("3 MiB"), Ok(3 << 20));
+        assert_eq!(byte_count("17"), Ok(17));
+        for wrong in ["", "GiB", "1.5GiB", "8GB", "99999999999GiB"] {
+            assert!(byte_count(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

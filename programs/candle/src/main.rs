@@ -3,6 +3,7 @@
 //! ```text
 //! glake-candle-programs train    [--dtype f32|bf16] [--glake on|off] [--steps N] [--json] ...
 //! glake-candle-programs generate [--dtype f32|bf16] [--glake on|off] [--prompts N] [--json] ...
+//! glake-candle-programs load     [--dtype f32|bf16] [--glake on|off] [--file-bytes 8GiB] [--json] ...
 //! glake-candle-programs check
 //! ```
 
@@ -15,9 +16,11 @@ use clap::Parser;
 mod args;
 mod check;
 mod driver;
+mod files;
 mod generate;
 mod gpt;
 mod llama;
+mod load;
 mod memory;
 mod random;
 mod report;
@@ -45,6 +48,7 @@ fn run(program: &Program) -> Outcome {
     match program {
         Program::Train(args) => measured("train", &args.common, args, train::warm_up, train::run),
         Program::Generate(args) => measured("generate", &args.common, args, generate::warm_up, generate::run),
+        Program::Load(args) => load::run(args),
         Program::Check(args) => check::run(args),
     }
 }

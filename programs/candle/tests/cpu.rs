@@ -72,6 +72,32 @@ fn glake_without_cuda_is_refused_with_advice() {
 }
 
 #[test]
+fn a_checkpoint_is_loaded_and_every_byte_is_seen() {
+    for dtype in ["f32", "bf16"] {
+        let report = report(&format!("load --dim 64 --file-bytes 20MiB --rounds 2 --dtype {dtype}"));
+        let bytes = report["bytes"].as_u64().unwrap();
+        assert!(bytes > 19 << 20 && bytes <= 20 << 20, "{report}");
+        assert_eq!(report["verified_bytes"], report["bytes"]);
+        assert_eq!(report["seconds"].as_array().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn a_checkpoint_that_is_there_is_not_written_again() {
+    let folder = std::env::temp_dir().join(format!("glake-candle-cpu-{}", std::process::id()));
+    let arguments = format!("load --dim 64 --file-bytes 1MiB --rounds 1 --dir {}", folder.display());
+    report(&arguments);
+    let file = folder.join("model-00001-of-00001.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let output = run(&arguments);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("is not what the file has"), "{error}");
+}
+
+#[test]
 fn empty_ranges_are_refused() {
     let output = run("train --batch-min 8 --batch-max 4");
     assert!(!output.status.success());

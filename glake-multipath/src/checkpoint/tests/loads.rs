@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use glake_core::driver::{Copies, DeviceOps, StreamOrder};
 use glake_core::units::AddressRange;
 
+use super::super::Tensor;
 use super::*;
-use crate::{Priority, Progress};
+use crate::{Priority, Progress, TransferError};
 
 const DTYPES: [Dtype; 22] = [
     Dtype::BOOL,
@@ -60,6 +61,11 @@ fn a_single_file_arrives() {
         assert_eq!(extents, rig.pool.live);
         if extent_bytes == 1 << 30 {
             assert_eq!((loaded.extents().len(), loaded.reports().len()), (1, 1));
+        }
+        if extent_bytes == 0 {
+            let with_bytes = loaded.tensors().filter(|(_, tensor)| tensor.bytes > 0);
+            let starts: BTreeSet<_> = with_bytes.map(|(_, tensor)| tensor.ptr).collect();
+            assert_eq!(extents, starts, "each tensor is an allocation");
         }
         loaded.free(&mut rig.pool, STREAM).unwrap();
         assert_eq!(rig.pool.live, BTreeSet::new());
@@ -204,4 +210,40 @@ fn bytes_arrive_behind_what_the_memory_was_used_for() {
     assert_eq!(at, before.ptr, "the test needs the same memory");
     rig.driver.complete_all();
     rig.check(&loaded, &[bytes("a", 3 * MIB)]);
+}
+
+#[test]
+fn memory_that_is_there_is_filled() {
+    let folder = Folder::new();
+    let of = [bytes("a", 3 * MIB + 1), bytes("none", 0), bytes("b", 700), bytes("c", 2 * MIB)];
+    folder.write_shards(&[of[..2].to_vec(), of[2..].to_vec()]);
+    let checkpoint = Checkpoint::open(folder.0.path()).unwrap();
+    let mut rig = Rig::new(2);
+    let stream = rig.driver.create_stream(GPU).unwrap();
+    let memory = rig.pool.allocate(Request::new(8 * MIB, stream)).unwrap();
+    rig.driver.delay(stream, 1_000_000_000).unwrap();
+    rig.driver.fill(AddressRange::new(memory.ptr, 8 * MIB), 0xee, stream).unwrap();
+    // Not aligned to anything, and in another order.
+    let at = BTreeMap::from([("a", 2 * MIB + 705), ("none", 8 * MIB), ("b", 3), ("c", 704)]);
+    let loader = Loader::new(&rig.engine, GPU, stream);
+    let mut asked = Vec::new();
+    let place = |tensor: &Tensor| {
+        asked.push(tensor.name.clone());
+        memory.ptr + at[&*tensor.name]
+    };
+    let reports = loader.clone().fill(&checkpoint, place).unwrap();
+    assert_eq!(asked, checkpoint.tensors().iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>());
+    assert_eq!(reports.iter().map(|report| report.bytes).collect::<Vec<_>>(), [3 * MIB + 1, 2 * MIB + 700]);
+    rig.driver.complete_all();
+    let mut expected = vec![0xee; 8 << 20];
+    for made in &of {
+        let start = usize::try_from(at[&*made.name]).unwrap();
+        expected[start..start + made.data.len()].copy_from_slice(&made.data);
+    }
+    assert!(rig.read(memory.ptr, expected.len()) == expected);
+    let overlapping = loader.fill(&checkpoint, |_| memory.ptr).unwrap_err();
+    let LoadError::Transfer { path, source } = overlapping else { panic!("{overlapping:?}") };
+    assert_eq!(&*path, checkpoint.shards()[1].path());
+    assert!(matches!(*source, TransferError::Segments(_)), "{source:?}");
+    rig.pool.free(memory.ptr, stream).unwrap();
 }
