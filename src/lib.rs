@@ -33,6 +33,7 @@
 //! | [`alloc`], [`driver`], [`adapt`], [`stats`], [`trace`], [`units`], [`sim`] | `glake-core` | | vocabulary, the driver seam, adaptors, traces, the simulated GPU |
 //! | [`vmm`] | `glake-vmm` | | the stitching pool, without types |
 //! | `multipath` | `glake-multipath` | `multipath` (default) | the transfer engine: one copy over every link |
+//! | `kvcache` | `glake-kvcache` | `kvcache` (default) | the books of a paged KV cache |
 //! | `cuda` | `glake-cuda` | `cuda` (default) | the CUDA driver, found at run time |
 //!
 //! With the feature `cuda` a program still builds and starts on a machine without CUDA;
@@ -76,6 +77,13 @@ pub mod cuda {
 #[cfg_attr(docsrs, doc(cfg(feature = "multipath")))]
 pub mod multipath {
     pub use glake_multipath::*;
+}
+
+/// The books of a paged KV cache.
+#[cfg(feature = "kvcache")]
+#[cfg_attr(docsrs, doc(cfg(feature = "kvcache")))]
+pub mod kvcache {
+    pub use glake_kvcache::*;
 }
 
 /// The stitching pool itself, untyped, for direct use and for adaptors: for one owner or for many
