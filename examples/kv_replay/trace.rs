@@ -62,7 +62,7 @@ impl Trace {
         for (number, line) in (1..).zip(text.lines()) {
             let line: Line = serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))?;
             let n_full = usize::try_from(line.input_length / u64::from(ID_TOKENS))?;
-            let is_short = line.input_length % u64::from(ID_TOKENS) != 0;
+            let is_short = !line.input_length.is_multiple_of(u64::from(ID_TOKENS));
             if line.hash_ids.len() != n_full + usize::from(is_short) || line.hash_ids.is_empty() {
                 return Err(format!("line {number}: ids do not fit the length of the prompt").into());
             }
