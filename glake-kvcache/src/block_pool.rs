@@ -96,6 +96,21 @@ impl<P: Policy> BlockPool<P> {
         n_blank
     }
 
+    /// Gives away the free block that comes first. Contents that it still has are to be taken out of the index.
+    #[inline]
+    pub(crate) fn take_one(&mut self) -> Option<BlockId> {
+        let block = if let Some(block) = self.blank.pop_front(&mut self.blocks) {
+            block
+        } else {
+            let block = self.policy.victim()?;
+            self.policy.remove(&mut self.blocks, block);
+            self.n_cached -= 1;
+            block
+        };
+        self.blocks.of_mut(block).users = 1;
+        Some(block)
+    }
+
     /// One more uses `block`, which is in use or cached.
     #[inline]
     pub(crate) fn acquire(&mut self, block: BlockId) {

@@ -85,6 +85,15 @@ impl Place {
 
 struct Ways(u64);
 
+/// The candidates under a hash, as far as one look tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    None,
+    One(BlockId),
+    /// There may be several, or they are elsewhere.
+    Many,
+}
+
 impl Iterator for Ways {
     type Item = usize;
 
@@ -120,6 +129,20 @@ impl Index {
     #[cfg(test)]
     pub(crate) fn is_clean(&self) -> bool {
         self.buckets.iter().all(|bucket| bucket.tags == 0)
+    }
+
+    /// What one look tells of the candidates under `hash`.
+    #[inline]
+    pub(crate) fn look(&self, hash: BlockHash) -> Look {
+        let bucket = &self.buckets[self.home(hash)];
+        let Ways(ways) = bucket.ways(tag(hash));
+        if bucket.n_passed() > 0 || ways & ways.wrapping_sub(1) != 0 {
+            return Look::Many;
+        }
+        if ways == 0 {
+            return Look::None;
+        }
+        Look::One(BlockId(bucket.blocks[ways.trailing_zeros() as usize / 8]))
     }
 
     /// The first block under `hash` that `is_it`.

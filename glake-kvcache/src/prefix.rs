@@ -6,7 +6,7 @@
 
 use crate::blocks::{Blocks, Contents};
 use crate::ids::{BlockHash, BlockId, Token};
-use crate::index::Index;
+use crate::index::{Index, Look};
 
 /// What a block holds, by a number that is never given to anything else; or a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -98,16 +98,44 @@ impl Prefix {
         parent: Identity,
         tokens: &[Token],
     ) -> Option<BlockId> {
+        match self.index.look(hash) {
+            Look::None => None,
+            Look::One(block) => self.is(blocks, block, hash, parent, tokens).then_some(block),
+            Look::Many => self.find_best(blocks, hash, parent, tokens),
+        }
+    }
+
+    #[cold]
+    fn find_best(
+        &self,
+        blocks: &Blocks,
+        hash: BlockHash,
+        parent: Identity,
+        tokens: &[Token],
+    ) -> Option<BlockId> {
         let rank = |block: BlockId| (blocks.of(block).users == 0, block);
         let mut best: Option<BlockId> = None;
         self.index.find(hash, |block| {
-            let known = blocks.contents(block);
-            if known.hash == hash && known.parent == parent && self.tokens(block) == tokens {
+            if self.is(blocks, block, hash, parent, tokens) {
                 best = Some(best.map_or(block, |best| if rank(block) < rank(best) { block } else { best }));
             }
             false
         });
         best
+    }
+
+    /// Whether a block has these contents.
+    #[inline]
+    fn is(
+        &self,
+        blocks: &Blocks,
+        block: BlockId,
+        hash: BlockHash,
+        parent: Identity,
+        tokens: &[Token],
+    ) -> bool {
+        let known = blocks.contents(block);
+        known.hash == hash && known.parent == parent && self.tokens(block) == tokens
     }
 
     /// Has `block`, which is not indexed, found by its tokens and `parent`; says whether another has the same contents.

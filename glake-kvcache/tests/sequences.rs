@@ -87,6 +87,7 @@ fn tokens_are_taken_back_up_to_what_is_committed() {
     cache.truncate(sequence, 4).unwrap();
     assert_eq!(cache.append(sequence, 9).unwrap().offset, 0);
     assert_eq!(cache.truncate(sequence, 3), Err(CacheError::Committed { kept: 3, committed: 4 }));
+    assert_eq!(cache.tokens(sequence).unwrap(), [0, 1, 2, 3, 9]);
     assert_eq!(cache.truncate(sequence, 0), Err(CacheError::EmptyPrompt));
 
     // What a fork has committed can be found by others, and must not be written to.

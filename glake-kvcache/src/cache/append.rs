@@ -49,7 +49,26 @@ impl<P: Policy, S: EventSink> KvCache<P, S> {
             self.prefix.tokens_mut(block)[offset as usize] = token;
             return Ok(Appended { block, offset, copy: None });
         }
-        self.append_all(sequence, &[token])
+        self.append_elsewhere(sequence, token)
+    }
+
+    /// Appends a token to a new block, or to a copy.
+    fn append_elsewhere(&mut self, sequence: SequenceId, token: Token) -> Result<Appended, CacheError> {
+        let state = self.sequence(sequence)?;
+        if state.room > 0 || state.n_tokens >= self.config.max_sequence_tokens {
+            return self.append_all(sequence, &[token]);
+        }
+        let reservation = state.reservation;
+        let covered = self.cover(1, reservation)?;
+        let block = self.take_one().ok_or(CacheError::NoBlocks { needed: 1, available: 0 })?;
+        self.reservations.draw(reservation, covered);
+        self.prefix.tokens_mut(block)[0] = token;
+        if let Some(state) = self.table.0.get_mut(sequence.0) {
+            state.blocks.push(block);
+            state.n_tokens += 1;
+            state.room = self.config.block_tokens - 1;
+        }
+        Ok(Appended { block, offset: 0, copy: None })
     }
 
     /// Appends tokens: all or none. They follow each other in the blocks of the sequence, from the place that is returned on.
@@ -104,7 +123,7 @@ impl<P: Policy, S: EventSink> KvCache<P, S> {
     /// there are changes nothing.
     ///
     /// # Errors
-    /// A sequence that was freed; no token to keep; tokens that are committed. Nothing has changed then.
+    /// A sequence that was freed; no token to keep; a cut within a block that is committed. Nothing has changed then.
     pub fn truncate(&mut self, sequence: SequenceId, n_tokens: u32) -> Result<(), CacheError> {
         let block_tokens = self.config.block_tokens;
         let state = self.table.0.get_mut(sequence.0).ok_or(CacheError::UnknownSequence(sequence))?;
@@ -114,16 +133,16 @@ impl<P: Policy, S: EventSink> KvCache<P, S> {
         if n_tokens >= state.n_tokens {
             return Ok(());
         }
-        // A fork may have committed more than this sequence.
-        let is_cached = |block: &&BlockId| self.pool.is_cached(**block);
-        let committed = state.blocks.iter().take_while(is_cached).count();
-        let committed = u32::try_from(committed).unwrap_or(u32::MAX).saturating_mul(block_tokens);
-        if n_tokens < committed.min(state.n_tokens) {
+        let n_full = n_tokens / block_tokens;
+        let n_kept = n_tokens.div_ceil(block_tokens) as usize;
+        // A fork may have committed it.
+        if n_kept > n_full as usize && self.pool.is_cached(state.blocks[n_kept - 1]) {
+            let committed = (n_full + 1).saturating_mul(block_tokens);
             return Err(CacheError::Committed { kept: n_tokens, committed });
         }
         state.n_tokens = n_tokens;
         state.room = (block_tokens - n_tokens % block_tokens) % block_tokens;
-        let n_kept = n_tokens.div_ceil(block_tokens) as usize;
+        state.n_committed = state.n_committed.min(n_full);
         let mut blocks = std::mem::take(&mut state.blocks);
         self.release_all(&blocks[n_kept..]);
         blocks.truncate(n_kept);

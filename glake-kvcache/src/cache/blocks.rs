@@ -38,6 +38,18 @@ impl<P: Policy, S: EventSink> KvCache<P, S> {
         self.counts.evictions += u64::from(n - n_blank);
     }
 
+    /// A block for the caller alone, if there is one.
+    #[inline]
+    pub(super) fn take_one(&mut self) -> Option<BlockId> {
+        let block = self.pool.take_one()?;
+        if self.pool.is_cached(block) {
+            self.unindex(block);
+            self.counts.evictions += 1;
+        }
+        self.counts.allocated_blocks += 1;
+        Some(block)
+    }
+
     /// Has the contents of a block found no longer.
     #[inline]
     pub(super) fn unindex(&mut self, block: BlockId) {
