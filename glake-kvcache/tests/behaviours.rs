@@ -212,6 +212,31 @@ fn behaviour_09_equal_blocks_outlive_each_other() {
     }
 }
 
+/// Behaviour 9, which of them is taken: one in use, and the lowest, whatever the hashes are.
+#[test]
+fn behaviour_09_of_equal_blocks_one_in_use_is_taken() {
+    for seed in 0..50 {
+        let mut cache = KvCache::new(&Config::new(4, BLOCK).seed([seed, 1])).unwrap();
+        let [a, b, c] = [0, 1, 2].map(|_| cache.start(Request::new(&tokens(0..16))).unwrap().sequence);
+        for sequence in [c, b, a] {
+            cache.commit(sequence, 16).unwrap();
+        }
+        let taken = |cache: &mut KvCache| {
+            let started = cache.start(Request::new(&tokens(0..17))).unwrap();
+            let block = cache.blocks(started.sequence).unwrap()[0];
+            cache.free(started.sequence).unwrap();
+            block
+        };
+        assert_eq!(taken(&mut cache), BlockId(0));
+        cache.free(a).unwrap();
+        assert_eq!(taken(&mut cache), BlockId(1));
+        cache.free(b).unwrap();
+        assert_eq!(taken(&mut cache), BlockId(2));
+        cache.free(c).unwrap();
+        assert_eq!(taken(&mut cache), BlockId(0));
+    }
+}
+
 /// Behaviour 10: Reset refuses while anything is in use.
 #[test]
 fn behaviour_10_reset_refuses_while_blocks_are_in_use() {
