@@ -39,6 +39,7 @@ impl Figures {
         for lane in loaded.reports().iter().flat_map(|report| &report.lanes) {
             let path = match lane.path {
                 Path::Direct => "direct".to_owned(),
+                Path::Host => "host".to_owned(),
                 Path::Via(relay) => format!("via {}", relay.0),
             };
             *bytes_by_path.entry(path).or_default() += lane.bytes;

@@ -207,6 +207,7 @@ impl LinkCalibration {
     pub fn path(&self, path: Path) -> Option<PathRate> {
         match path {
             Path::Direct => Some(self.direct),
+            Path::Host => None,
             Path::Via(relay) => self.relays.iter().find(|found| found.relay == relay).map(|found| found.path),
         }
     }

@@ -1,11 +1,12 @@
 //! Transfers cut into chunks, as lanes ask for them.
 
-use glake_core::units::DevicePtr;
+use glake_core::units::{AddressRange, DevicePtr};
 use smallvec::SmallVec;
 
 use crate::error::InvalidSegments;
 
-/// One part of a transfer: `bytes` bytes from `host_offset` of the host side, and at `device`.
+/// One part of a transfer: `bytes` bytes from `host_offset` of the host side, and at `device`. In a copy from a device
+/// the range that is copied from stands for the host side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Where the bytes lie on the host side, in bytes from its start.
@@ -55,6 +56,15 @@ pub(crate) struct Chunk {
     pub(crate) bytes: u64,
 }
 
+impl Chunk {
+    /// The same bytes, where the copy from `src` on takes them from.
+    pub(crate) fn source(&self, src: DevicePtr) -> Self {
+        let mut chunk = self.clone();
+        chunk.pieces.iter_mut().for_each(|piece| piece.device = src + piece.host_offset);
+        chunk
+    }
+}
+
 /// What is left of a transfer.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks {
@@ -101,6 +111,22 @@ impl Chunks {
         let left_bytes = segments.iter().map(|segment| segment.bytes).sum();
         let n_host_runs = runs(&segments).count();
         Ok(Self { segments, at: 0, offset: 0, returned: Vec::new(), left_bytes, n_host_runs })
+    }
+
+    /// All of `segments`, of a copy from `src`, which stands for the host side.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); a segment that is copied from where one is written.
+    pub(crate) fn between(segments: &[Segment], src: AddressRange) -> Result<Self, InvalidSegments> {
+        if src.start.checked_add(src.bytes).is_none() {
+            let all = Segment { host_offset: 0, device: src.start, bytes: src.bytes };
+            return Err(InvalidSegments::OutsideDevice(all));
+        }
+        let chunks = Self::new(segments, src.bytes, Side::Device)?;
+        match onto_source(&chunks.segments, src.start) {
+            Some((from, to)) => Err(InvalidSegments::OntoSource(from, to)),
+            None => Ok(chunks),
+        }
     }
 
     /// Whether the device's places are so short that copying each takes longer than its bytes do.
@@ -210,6 +236,18 @@ fn overlap(segments: &[Segment], side: Side) -> Option<(Segment, Segment)> {
     }
     let overlaps = |pair: &&[Segment]| start(&pair[0]) + pair[0].bytes > start(&pair[1]);
     sorted.windows(2).find(overlaps).map(|pair| (pair[0], pair[1]))
+}
+
+/// A segment that is copied from where another is written; their places on the device do not overlap.
+fn onto_source(segments: &[Segment], src: DevicePtr) -> Option<(Segment, Segment)> {
+    let mut written = segments.to_vec();
+    written.sort_unstable_by_key(|segment| segment.device);
+    segments.iter().find_map(|from| {
+        let start = src + from.host_offset;
+        let at = written.partition_point(|to| to.device + to.bytes <= start);
+        let to = written.get(at).filter(|to| to.device < start + from.bytes)?;
+        Some((*from, *to))
+    })
 }
 
 #[cfg(test)]

@@ -123,6 +123,8 @@ pub(crate) struct Control<'a> {
     pub(crate) cancel: Option<&'a Cancel>,
     pub(crate) turn: Turn<'a>,
     on_progress: Option<OnProgress<'a>>,
+    /// Bytes of the transfer that had arrived before.
+    before_bytes: u64,
     /// What a callback panicked with: the transfer is cancelled, and the panic goes on behind it.
     panic: OnceLock<Payload>,
 }
@@ -136,7 +138,12 @@ impl<'a> Control<'a> {
         turn: Turn<'a>,
         on_progress: Option<OnProgress<'a>>,
     ) -> Self {
-        Self { cancel, turn, on_progress, panic: OnceLock::new() }
+        Self { cancel, turn, on_progress, before_bytes: 0, panic: OnceLock::new() }
+    }
+
+    /// Counts what had arrived before in what is told of progress.
+    pub(crate) fn behind(self, before_bytes: u64) -> Self {
+        Self { before_bytes, ..self }
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -146,6 +153,10 @@ impl<'a> Control<'a> {
     /// Tells of progress whoever wants to know.
     pub(crate) fn tell(&self, progress: Progress) {
         let Some(tell) = self.on_progress else { return };
+        let progress = Progress {
+            done_bytes: self.before_bytes + progress.done_bytes,
+            total_bytes: self.before_bytes + progress.total_bytes,
+        };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| tell(progress))) {
             // Of several, the first one goes on.
             let _ = self.panic.set(Mutex::new(payload));

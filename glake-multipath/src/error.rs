@@ -25,6 +25,13 @@ pub enum InvalidSegments {
     /// Two segments overlap where they are written.
     #[error("the segments at host offsets {} and {} overlap where they are written", .0.host_offset, .1.host_offset)]
     Overlap(Segment, Segment),
+    /// A segment of a copy on devices is copied from where another, or it itself, is copied to.
+    #[error(
+        "the segment at offset {} of the source is copied from where the one at offset {} is written: copy through \
+         memory between",
+        .0.host_offset, .1.host_offset
+    )]
+    OntoSource(Segment, Segment),
 }
 
 /// Why a transfer failed. What had arrived by then stays where it is.

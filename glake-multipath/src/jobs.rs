@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::control::Priority;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What is to be done; told why if there is no thread to do it on.
 pub(crate) type Job = Box<dyn FnOnce(io::Result<()>) + Send>;
-type Body = Box<dyn FnOnce() + Send>;
+pub(crate) type Body = Box<dyn FnOnce() + Send>;
 type Spawn = fn(String, Body) -> io::Result<()>;
 
 /// One for each priority.
@@ -101,8 +102,8 @@ impl Jobs {
         Self::with_threads(n, |name, body| std::thread::Builder::new().name(name).spawn(body).map(drop))
     }
 
-    fn with_threads(n: usize, spawn: Spawn) -> Self {
-        let (queue, has_changed) = (Mutex::default(), Condvar::new());
+    pub(crate) fn with_threads(n: usize, spawn: Spawn) -> Self {
+        let (queue, has_changed) = (Mutex::new(Queue::default()), Condvar::new());
         Self { shared: Arc::new(Shared { queue, has_changed, n_at_a_time: n }), spawn }
     }
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use glake_core::driver::{Driver, DriverError, Result};
-use glake_core::units::{DeviceId, EventId, HostId, StreamId};
+use glake_core::units::{DeviceId, DevicePtr, EventId, HostId, StreamId};
 
 use crate::chunk::Chunk;
 use crate::mark::Mark;
@@ -23,13 +23,15 @@ use crate::ring::Ring;
 
 use copy::enqueue_host;
 
-/// The route of a copy between the host and a device.
+/// The route of a copy between the host and a device, or between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// Over the device's own link.
+    /// Over the device's own link; between two devices, by the driver's own copy.
     Direct,
-    /// Over the link of another device, and from there to the device.
+    /// Over the link of another device, and from there to the device; from that device itself, through slots there.
     Via(DeviceId),
+    /// From a device through the host's memory: over its own link, and over that of the device it goes to.
+    Host,
 }
 
 /// How a lane goes its path.
@@ -44,7 +46,7 @@ pub(crate) enum Route {
 impl From<Path> for Route {
     fn from(path: Path) -> Self {
         match path {
-            Path::Direct => Self::Direct,
+            Path::Direct | Path::Host => Self::Direct,
             Path::Via(relay) => Self::Via(relay),
         }
     }
@@ -73,13 +75,15 @@ pub enum Direction {
 /// Chunks on a direct lane at a time: while one is copied, the next one waits behind it.
 const N_DIRECT: usize = 2;
 
-/// The host side of a chunk: memory in the driver's keeping.
+/// The host side of a chunk, or what stands for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HostSide {
-    /// All of the transfer's host side.
+    /// All of the transfer's host side, in the driver's keeping.
     Whole(HostId),
-    /// The bytes of the chunk alone, piece by piece.
+    /// The bytes of the chunk alone, piece by piece, in the driver's keeping.
     Packed(HostId),
+    /// Device memory from that address on, which the streams that copy can reach.
+    Device(DevicePtr),
 }
 
 /// A chunk that was enqueued.

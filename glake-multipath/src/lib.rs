@@ -6,6 +6,8 @@
 //! one takes fewer; a lane that fails hands its chunks on. Memory that is not pinned, and files, go through
 //! pinned slots that several threads fill.
 //!
+//! Copies from one device to another ([`copy`](Transfer::copy)) go between peers, or through the host where devices are none.
+//!
 //! Who waits for a transfer is its last word:
 //!
 //! - the caller: [`write`](Transfer::write) and [`read`](Transfer::read), of borrowed memory;
@@ -52,6 +54,7 @@ mod run;
 mod slots;
 mod split;
 mod staged;
+mod sync;
 #[cfg(test)]
 mod tests;
 

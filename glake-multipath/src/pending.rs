@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::control::Cancel;
 use crate::error::TransferError;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Where the two sides meet.
 struct Slot<T> {

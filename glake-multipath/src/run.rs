@@ -18,13 +18,15 @@ pub(crate) struct Worker {
     pub(crate) lane: Lane,
     pub(crate) report: LaneReport,
     pub(crate) pace: Pace,
+    /// Whether its first chunk was refused: nothing of the transfer was enqueued.
+    is_refused: bool,
 }
 
 impl Worker {
     /// A lane that is expected to move `rate` bytes per millisecond.
     pub(crate) fn new(lane: Lane, rate: u64, now_ns: u64) -> Self {
         let report = LaneReport::new(lane.path());
-        Self { lane, report, pace: Pace::new(rate, now_ns) }
+        Self { lane, report, pace: Pace::new(rate, now_ns), is_refused: false }
     }
 }
 
@@ -80,7 +82,7 @@ impl<'a> Run<'a> {
                 self.pause(n_looks);
             }
         }
-        for worker in &mut self.failed {
+        for worker in self.failed.iter_mut().filter(|worker| !worker.is_refused) {
             worker.lane.quiesce();
         }
         self.outcome()
@@ -192,6 +194,9 @@ impl<'a> Run<'a> {
                 match worker.lane.push(self.direction, side, chunk) {
                     Ok(()) => (is_full, has_pushed) = (false, true),
                     Err(PushError { chunk, error }) => {
+                        let is_first = worker.lane.is_idle() && worker.report.n_chunks == 0;
+                        let is_refused = matches!(error, DriverError::NoAccess(_)) && chunk.pieces.len() == 1;
+                        worker.is_refused = is_first && is_refused;
                         self.chunks.give_back(chunk);
                         at -= 1;
                         self.fail(at, error);
@@ -207,7 +212,12 @@ impl<'a> Run<'a> {
     /// Takes a lane out; what it held is for the others.
     fn fail(&mut self, at: usize, error: DriverError) {
         let mut worker = self.workers.remove(at);
-        tracing::warn!(path = ?worker.lane.path(), %error, "a lane failed; the others go on");
+        let path = worker.lane.path();
+        if worker.is_refused {
+            tracing::debug!(?path, %error, "a lane may not go there");
+        } else {
+            tracing::warn!(?path, %error, "a lane failed; the others go on");
+        }
         for chunk in worker.lane.take_all() {
             self.chunks.give_back(chunk);
         }

@@ -1,9 +1,11 @@
 //! Pinned slots: what memory that is not pinned is staged through.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use glake_core::driver::{Driver, DriverError, HostBuffer, Result};
 use glake_core::units::DeviceId;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// The pinned slots of an engine, made when they are needed and kept.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ impl Slots {
     /// Slots of `slot_bytes`, at most as many as fit in `most_bytes`.
     pub(crate) fn new(driver: Arc<dyn Driver>, slot_bytes: u64, most_bytes: u64) -> Self {
         let n_most = usize::try_from(most_bytes / slot_bytes.max(1)).unwrap_or(usize::MAX);
-        Self { driver, slot_bytes, n_most, stock: Mutex::default() }
+        Self { driver, slot_bytes, n_most, stock: Mutex::new(Stock::default()) }
     }
 
     pub(crate) fn slot_bytes(&self) -> u64 {

@@ -1,4 +1,5 @@
-//! One transfer through pinned slots: threads fill them, or empty them, and the calling thread does all else.
+//! One transfer through pinned slots: threads fill them, or empty them, and the calling thread does all else. In a copy
+//! from a device that the target cannot reach, that device fills them.
 //!
 //! Only one thread calls the driver. Calls of several threads wait for each other's locks there, which takes longer
 //! than the calls. A chunk goes to the lane that would end it first, by what is under way on each and the pace at
@@ -10,14 +11,14 @@ use std::thread;
 use std::time::Duration;
 
 use glake_core::driver::{Driver, DriverError, HostBuffer};
-use glake_core::units::{DeviceId, EventId, HostId};
+use glake_core::units::{DeviceId, DevicePtr, EventId, HostId};
 use rayon_core::ThreadPool;
 
 use crate::chunk::{Chunk, Chunks};
 use crate::control::{Control, Progress};
 use crate::ends::Ends;
 use crate::error::TransferError;
-use crate::lane::Direction;
+use crate::lane::{Direction, Lane, Path};
 use crate::run::Worker;
 use crate::slots::Slots;
 
@@ -42,7 +43,20 @@ const NAP: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 enum Stop {
     Source(io::Error),
-    NoSlot(DriverError),
+    /// There is no slot, or none can be filled.
+    Driver(DriverError),
+}
+
+/// The device that slots are filled from, where it is not threads that fill them.
+#[derive(Debug)]
+pub(crate) struct Feeder {
+    pub(crate) device: DeviceId,
+    /// Its own lane to the host.
+    pub(crate) lane: Lane,
+    /// Where the transfer's source begins there.
+    pub(crate) src: DevicePtr,
+    /// Whether a call failed on it.
+    pub(crate) has_failed: bool,
 }
 
 /// A chunk that a lane has.
@@ -82,6 +96,7 @@ pub(crate) struct Staged<'a> {
     staging: Staging<'a>,
     chunks: Chunks,
     lanes: Vec<StagedLane>,
+    pub(crate) feeder: Option<Box<Feeder>>,
     progress: Progress,
     free: Vec<HostBuffer>,
     /// Slots that it has, wherever they are.
@@ -103,12 +118,26 @@ impl<'a> Staged<'a> {
             staging,
             progress: Progress { done_bytes: 0, total_bytes: chunks.left_bytes() },
             chunks,
+            feeder: None,
             lanes: workers.into_iter().map(lane).collect(),
             free: Vec::new(),
             n_slots: 0,
             n_out: 0,
             stop: None,
         }
+    }
+
+    /// A transfer whose slots `feeder` fills.
+    pub(crate) fn fed(
+        staging: Staging<'a>,
+        chunks: Chunks,
+        mut workers: Vec<Worker>,
+        feeder: Box<Feeder>,
+    ) -> Self {
+        for worker in &mut workers {
+            worker.report.path = Path::Host;
+        }
+        Self { feeder: Some(feeder), ..Self::new(staging, chunks, workers) }
     }
 
     /// Moves everything. When it returns, nothing of it runs any more.
@@ -126,6 +155,9 @@ impl<'a> Staged<'a> {
         for lane in self.lanes.iter_mut().filter(|lane| lane.has_failed) {
             lane.worker.lane.quiesce();
         }
+        if let Some(feeder) = self.feeder.as_mut().filter(|feeder| feeder.has_failed) {
+            feeder.lane.quiesce();
+        }
         self.outcome()
     }
 
@@ -137,7 +169,7 @@ impl<'a> Staged<'a> {
         let no_path = |missing, source| TransferError::NoPath { missing, source: Box::new(source) };
         match self.stop.take() {
             Some(Stop::Source(source)) => Err(TransferError::Source { missing, source: Box::new(source) }),
-            Some(Stop::NoSlot(source)) => Err(no_path(missing, source)),
+            Some(Stop::Driver(source)) => Err(no_path(missing, source)),
             None => match self.last_error() {
                 Some(source) => Err(no_path(missing, source)),
                 None => Err(TransferError::Cancelled { missing }),
@@ -207,8 +239,8 @@ impl<'a> Staged<'a> {
                 break;
             };
             match self.staging.direction {
-                Direction::ToDevice => self.leave(Job { chunk, slot }, desk),
-                Direction::ToHost => self.enqueue(Job { chunk, slot }),
+                Direction::ToDevice if self.feeder.is_none() => self.leave(Job { chunk, slot }, desk),
+                Direction::ToDevice | Direction::ToHost => self.enqueue(Job { chunk, slot }),
             }
             has_begun = true;
             if is_new {
@@ -243,7 +275,7 @@ impl<'a> Staged<'a> {
             Err(error) => {
                 // Without any slot it cannot go on; with a few it is only slower.
                 if self.n_slots == 0 {
-                    self.stop.get_or_insert(Stop::NoSlot(error));
+                    self.stop.get_or_insert(Stop::Driver(error));
                 }
                 None
             }

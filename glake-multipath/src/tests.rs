@@ -12,10 +12,13 @@ use crate::{Config, Engine, Segment};
 
 mod background;
 mod bytes;
+mod copies;
 mod enqueued;
 mod enqueued_faults;
 mod limits;
 mod lost;
+#[cfg(loom)]
+mod model;
 mod rates;
 mod slots;
 

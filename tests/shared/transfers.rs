@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use glake::multipath::topology::{Place, Topology};
 use glake::multipath::{Cancel, Config, Engine, Path, Segment, TransferError};
 use glake_core::driver::{Access, Copies, DeviceOps, Driver, HostMemory, StreamOrder, VirtualMemory};
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, PAGE_BYTES};
@@ -124,6 +125,49 @@ fn random_transfers_of_several_threads_arrive() {
             });
         }
     });
+}
+
+/// Between two devices where there are two: at first the target has no access to the source's memory.
+#[test]
+fn copies_between_devices_arrive() {
+    work_late();
+    let driver = Arc::new(driver());
+    let (source, target) = (DeviceId(driver.n_devices().min(2) - 1), DeviceId(0));
+    let n_devices = usize::try_from(driver.n_devices()).unwrap();
+    let apart = Topology::new(vec![Place::default(); n_devices], Vec::new(), None);
+    for topology in [Topology::of(&*driver).unwrap(), apart] {
+        let engine = Engine::with_topology(Arc::clone(&driver), config(), topology);
+        let are_peers = engine.topology().are_peers(source, target);
+        let (src, dst) = (memory(&driver, source, BYTES), memory(&driver, target, BYTES));
+        for seed in 0..6 {
+            let is_open = are_peers && seed >= 3;
+            if is_open {
+                driver.set_access(src, &[target], Access::ReadOnly).unwrap();
+            }
+            let mut rng = Rng::new(seed);
+            let mut bytes = vec![0; 8 << 20];
+            noise(&mut rng, &mut bytes);
+            engine.on(source).write(src.start, &bytes).unwrap();
+            let segments = segments(&mut rng, dst);
+            let report = engine.on(target).copy_segments(&segments, source, src).unwrap();
+            let path = match (source == target, are_peers, is_open) {
+                (true, ..) | (_, true, true) => Path::Direct,
+                (_, true, false) => Path::Via(source),
+                (_, false, _) => Path::Host,
+            };
+            assert_eq!(report.lanes.last().map(|lane| (lane.path, lane.bytes)), Some((path, report.bytes)));
+            let mut found = vec![0; 8 << 20];
+            engine.on(target).read(dst.start, &mut found).unwrap();
+            for segment in segments {
+                let at = part(segment.device - dst.start, segment.bytes);
+                let from = part(segment.host_offset, segment.bytes);
+                assert!(found[at] == bytes[from], "{path:?}, seed {seed}");
+            }
+        }
+        drop(engine);
+        give_back(&driver, src);
+        give_back(&driver, dst);
+    }
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Transfer<'static> {
     }
 
     /// Lets a worker do `copy` on `host`; what `finish` makes of both is the outcome.
-    fn submit<H, T, E>(
+    pub(super) fn submit<H, T, E>(
         mut self,
         segments: Vec<Segment>,
         mut host: H,

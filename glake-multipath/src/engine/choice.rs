@@ -47,7 +47,7 @@ impl Shared {
         Ok(lanes)
     }
 
-    fn take_lane(
+    pub(super) fn take_lane(
         &self,
         device: DeviceId,
         route: Route,

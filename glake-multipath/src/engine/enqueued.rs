@@ -14,7 +14,7 @@ use crate::enqueue::{Enqueue, Giving};
 use crate::error::TransferError;
 use crate::lane::{Direction, HostSide, Lane};
 use crate::mark::{After, Mark};
-use crate::report::Report;
+use crate::report::{LaneReport, Report};
 
 /// A read that was enqueued, whose buffer the driver keeps until it is done.
 ///
@@ -209,19 +209,41 @@ impl Transfer<'_> {
         stream: StreamId,
     ) -> Result<Report, TransferError> {
         let shared = &*self.engine.shared;
-        let driver = &*shared.driver;
-        let (start_ns, bytes) = (driver.now_ns(), chunks.left_bytes());
-        if driver.is_capturing(stream)? {
-            return Err(DriverError::Capturing(stream).into());
-        }
-        if self.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
-            return Err(TransferError::Cancelled { missing: chunks.into_left() });
-        }
+        let (start_ns, bytes) = (shared.driver.now_ns(), chunks.left_bytes());
+        self.may_enqueue(&chunks, stream)?;
         if bytes == 0 {
             return Ok(Report::default());
         }
+        let lanes = shared.lanes_for(self.device, direction, &chunks, Some(Behind::stream(stream)))?;
+        let mut reports = Vec::new();
+        self.give(direction, &mut chunks, HostSide::Whole(host), lanes, stream, &mut reports)?;
+        reports.sort_by_key(|lane| lane.path);
+        Ok(Report { bytes, ns: shared.driver.now_ns() - start_ns, lanes: reports })
+    }
+
+    /// Whether anything may be enqueued before `stream` goes on.
+    pub(super) fn may_enqueue(&self, chunks: &Chunks, stream: StreamId) -> Result<(), TransferError> {
+        if self.engine.shared.driver.is_capturing(stream)? {
+            return Err(DriverError::Capturing(stream).into());
+        }
+        if self.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
+            return Err(TransferError::Cancelled { missing: chunks.clone().into_left() });
+        }
+        Ok(())
+    }
+
+    /// Enqueues `chunks` on `lanes`, and notes what each was given.
+    pub(super) fn give(
+        &self,
+        direction: Direction,
+        chunks: &mut Chunks,
+        side: HostSide,
+        lanes: Vec<Lane>,
+        stream: StreamId,
+        reports: &mut Vec<LaneReport>,
+    ) -> Result<(), TransferError> {
+        let shared = &*self.engine.shared;
         let behind = Behind::stream(stream);
-        let lanes = shared.lanes_for(self.device, direction, &chunks, Some(behind))?;
         // Behind taking the lanes: one that was busy behind the stream is done where the stream is then.
         let after = match self.marks(stream) {
             Ok(after) => after,
@@ -233,17 +255,17 @@ impl Transfer<'_> {
             }
         };
         let mut enqueue = Enqueue {
-            driver,
+            driver: &*shared.driver,
             direction,
-            side: HostSide::Whole(host),
+            side,
             sizes: shared.config.sizes(lanes.len()),
             after: &after,
             lanes: lanes.into_iter().map(Giving::new).collect(),
             failed: Vec::new(),
         };
-        enqueue.run(&mut chunks, |path| shared.rate(self.device, direction, path), stream);
+        enqueue.run(chunks, |path| shared.rate(self.device, direction, path), stream);
         let all = enqueue.lanes.into_iter().chain(enqueue.failed);
-        let (mut reports, mut last_error) = (Vec::new(), DriverError::NotSupported("no lane is left"));
+        let mut last_error = DriverError::NotSupported("no lane is left");
         for Giving { lane, report, .. } in all {
             reports.push(report);
             match report.error {
@@ -255,11 +277,10 @@ impl Transfer<'_> {
             }
         }
         if chunks.left_bytes() > 0 {
-            let (missing, source) = (chunks.into_left(), Box::new(last_error));
+            let (missing, source) = (chunks.clone().into_left(), Box::new(last_error));
             return Err(TransferError::NoPath { missing, source });
         }
-        reports.sort_by_key(|lane| lane.path);
-        Ok(Report { bytes, ns: driver.now_ns() - start_ns, lanes: reports })
+        Ok(())
     }
 
     /// What the transfer comes behind.

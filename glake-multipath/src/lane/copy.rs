@@ -1,4 +1,5 @@
-//! The copies of one chunk: between the host and a device, and between a slot and the places on the device.
+//! The copies of one chunk: between the host, or another device, and a device, and between a slot and the places on
+//! the device.
 
 use glake_core::driver::{Driver, Piece, Result};
 use glake_core::units::{DevicePtr, StreamId};
@@ -55,13 +56,20 @@ pub(super) fn enqueue_host(
     };
     let mut at = 0;
     match (slot, side) {
-        (None, _) => chunk.pieces.iter().try_for_each(|piece| {
-            let (host, from) = match side {
-                HostSide::Whole(host) => (host, piece.host_offset),
-                HostSide::Packed(host) => (host, at),
-            };
+        (_, HostSide::Device(start)) => {
+            let places = chunk.pieces.iter().map(|piece| {
+                at += piece.bytes;
+                let device = slot.map_or(piece.device, |slot| slot + (at - piece.bytes));
+                (device, start + piece.host_offset, piece.bytes)
+            });
+            enqueue_pieces(driver, direction, places, stream)
+        }
+        (None, HostSide::Whole(host)) => {
+            chunk.pieces.iter().try_for_each(|piece| copy(piece.device, host, piece.host_offset, piece.bytes))
+        }
+        (None, HostSide::Packed(host)) => chunk.pieces.iter().try_for_each(|piece| {
             at += piece.bytes;
-            copy(piece.device, host, from, piece.bytes)
+            copy(piece.device, host, at - piece.bytes, piece.bytes)
         }),
         (Some(slot), HostSide::Packed(host)) => copy(slot, host, 0, chunk.bytes),
         (Some(slot), HostSide::Whole(host)) => runs(&chunk.pieces).try_for_each(|(from, bytes)| {
@@ -83,16 +91,28 @@ fn enqueue_peer(
     stream: StreamId,
 ) -> Result<()> {
     let mut at = 0;
-    let mut pieces = chunk.pieces.iter().map(|piece| {
+    let places = chunk.pieces.iter().map(|piece| {
         at += piece.bytes;
-        let staged = slot + (at - piece.bytes);
-        let (dst, src) = match direction {
-            Direction::ToDevice => (piece.device, staged),
-            Direction::ToHost => (staged, piece.device),
-        };
-        Piece { dst, src, bytes: piece.bytes }
+        (piece.device, slot + (at - piece.bytes), piece.bytes)
     });
-    if chunk.pieces.len() < GATHER_FROM {
+    enqueue_pieces(driver, direction, places, stream)
+}
+
+/// Enqueues the copies between places on the device and others that its stream can reach, of so many bytes each.
+fn enqueue_pieces(
+    driver: &dyn Driver,
+    direction: Direction,
+    places: impl ExactSizeIterator<Item = (DevicePtr, DevicePtr, u64)>,
+    stream: StreamId,
+) -> Result<()> {
+    let mut pieces = places.map(|(device, other, bytes)| {
+        let (dst, src) = match direction {
+            Direction::ToDevice => (device, other),
+            Direction::ToHost => (other, device),
+        };
+        Piece { dst, src, bytes }
+    });
+    if pieces.len() < GATHER_FROM {
         return pieces.try_for_each(|piece| driver.copy(piece.dst, piece.src, piece.bytes, stream));
     }
     driver.gather(&pieces.collect::<Vec<_>>(), stream)

@@ -6,7 +6,8 @@ use glake_core::driver::{Driver, DriverError, Held, HostBuffer};
 use glake_core::units::HostId;
 
 use super::desk::{Desk, Job};
-use super::{Staged, StagedLane, Staging, UnderWay};
+use super::{Staged, StagedLane, Staging, Stop, UnderWay};
+use crate::chunk::Chunk;
 use crate::lane::{Direction, HostSide};
 
 impl Staged<'_> {
@@ -28,6 +29,11 @@ impl Staged<'_> {
             return self.chunks.give_back(chunk);
         };
         let host = driver.hold(Held::Owned(slot));
+        if let Err(error) = self.feed(at, host, &chunk) {
+            self.stop.get_or_insert(Stop::Driver(error));
+            self.chunks.give_back(chunk);
+            return self.recover(host);
+        }
         let lane = &mut self.lanes[at];
         if lane.under_way.is_empty() {
             lane.worker.pace.begin(driver.now_ns());
@@ -43,6 +49,21 @@ impl Staged<'_> {
                 self.recover(host);
             }
         }
+    }
+
+    /// Has a slot filled from the device that feeds the transfer, if one does, before the lane goes on.
+    fn feed(&mut self, at: usize, host: HostId, chunk: &Chunk) -> Result<(), DriverError> {
+        let Some(feeder) = &mut self.feeder else { return Ok(()) };
+        let (driver, lane) = (self.staging.driver, &self.lanes[at].worker.lane);
+        let source = chunk.source(feeder.src);
+        let fed =
+            feeder.lane.enqueue(Direction::ToHost, HostSide::Packed(host), &source).and_then(|filled| {
+                let waited = lane.wait(filled);
+                driver.forget(filled);
+                waited
+            });
+        feeder.has_failed |= fed.is_err();
+        fed
     }
 
     /// Takes off what is done on a lane. Whether anything was.

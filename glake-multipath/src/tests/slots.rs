@@ -9,7 +9,7 @@ use super::*;
 use crate::{Pending, Priority, Progress, Report};
 
 /// Runs `test` in a thread; fails where it does not end.
-fn ends(test: impl FnOnce() + Send + 'static) {
+pub(super) fn ends(test: impl FnOnce() + Send + 'static) {
     let (tell, told) = mpsc::channel();
     let thread = thread::spawn(move || {
         test();
