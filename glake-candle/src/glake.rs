@@ -192,9 +192,11 @@ impl Glake {
         dtype: DType,
         device: &Device,
     ) -> Result<HashMap<String, Tensor>, Error> {
-        let tensors = self.load(checkpoint, device)?.into_iter();
+        let mut tensors: Vec<_> = self.load(checkpoint, device)?.into_iter().collect();
+        // The same addresses in each run.
+        tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
         let convert = |(name, tensor)| Ok((name, weights::converted(tensor, dtype)?));
-        tensors.map(convert).collect()
+        tensors.into_iter().map(convert).collect()
     }
 
     /// candle frees a tensor through its own cudarc, whose calls have to come to the hook. Seen once, it holds.

@@ -32,6 +32,9 @@ mod enqueued;
 pub use background::{Done, FailedTransfer};
 pub use enqueued::{EnqueuedRead, FailedRead};
 
+/// From here on, many short places on the host are packed into slots instead of being copied one by one.
+const PACK_FROM_BYTES: u64 = 256 << 10;
+
 /// Moves bytes between the host and devices over all links of the machine.
 ///
 /// Clones are cheap and share everything. An engine makes its streams and staging memory when a transfer
@@ -299,14 +302,17 @@ impl<'a> Transfer<'a> {
             Worker::new(lane, rate, start_ns)
         };
         let workers: Vec<_> = lanes.into_iter().map(worker).collect();
-        let staging = |n_lanes| Staging {
-            driver,
-            control: &control,
-            slots: &shared.slots,
-            device: self.device,
-            direction,
-            threads: shared.threads(),
-            n_threads: shared.config.staging_threads(n_lanes, bytes),
+        let staging = |n_lanes| {
+            let n_threads = shared.config.staging_threads(n_lanes, bytes);
+            Staging {
+                driver,
+                control: &control,
+                slots: &shared.slots,
+                device: self.device,
+                direction,
+                threads: if n_threads > 1 { shared.threads() } else { None },
+                n_threads,
+            }
         };
         let (outcome, well, failed) = match host {
             Host::Lent(lent) => {
@@ -401,9 +407,13 @@ impl Shared {
     /// few KiB at a time and one copy after the other, and where it has many short places on the host.
     /// That does not pay for little, and needs a slot.
     fn can_stage(&self, device: DeviceId, memory: &[u8], chunks: &Chunks) -> bool {
-        chunks.left_bytes() >= self.config.stage_from_bytes
-            && (chunks.is_scattered_on_host() || !self.driver.is_pinned(memory))
-            && self.slots.prepare(device).is_ok()
+        let bytes = chunks.left_bytes();
+        let pays = if chunks.is_scattered_on_host() {
+            bytes >= PACK_FROM_BYTES
+        } else {
+            bytes >= self.config.stage_from_bytes && !self.driver.is_pinned(memory)
+        };
+        pays && self.slots.prepare(device).is_ok()
     }
 
     fn threads(&self) -> Option<&ThreadPool> {

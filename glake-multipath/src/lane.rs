@@ -303,7 +303,7 @@ impl Lane {
 
     /// Whether the device that relays is not lost: what it staged then is not what it should be, though the second
     /// stage ends all the same.
-    fn relay_is_well(&self) -> Result<()> {
+    pub(crate) fn relay_is_well(&self) -> Result<()> {
         let half = self.relay.as_ref().and_then(|relay| relay.half);
         match (self.route, half) {
             (Route::Via(_), Some(half)) => self.driver.query(half).map(drop),

@@ -124,7 +124,9 @@ impl<'a> Run<'a> {
                     self.progress.done_bytes += chunk.bytes;
                     self.workers.iter_mut().for_each(|worker| worker.report.count(chunk.bytes));
                 }
-                self.control.tell(self.progress);
+                if self.progress.total_bytes > 0 {
+                    self.control.tell(self.progress);
+                }
             }
             Err(error) => {
                 for chunk in enqueued {

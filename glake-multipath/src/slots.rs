@@ -23,6 +23,8 @@ struct Stock {
     n_made: usize,
     /// Those that are being made.
     n_coming: usize,
+    /// How many there were when no more could be made, if that was so.
+    n_at_most: Option<usize>,
 }
 
 impl Slots {
@@ -57,7 +59,7 @@ impl Slots {
         if self.n_most == 0 {
             return Err(DriverError::InvalidValue("a slot is larger than all pinned memory may be"));
         }
-        if stock.n_made + stock.n_coming >= self.n_most {
+        if stock.n_made + stock.n_coming >= self.n_most || stock.n_at_most == Some(stock.n_made) {
             return Ok(None);
         }
         stock.n_coming += 1;
@@ -71,7 +73,10 @@ impl Slots {
                 Ok(Some(slot))
             }
             // Those that are lent come back.
-            Err(_) if stock.n_made > 0 => Ok(None),
+            Err(_) if stock.n_made > 0 => {
+                stock.n_at_most = Some(stock.n_made);
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

@@ -147,7 +147,9 @@ impl<'a> Staged<'a> {
     pub(crate) fn drive(&mut self, ends: Ends<'_>) -> Result<(), TransferError> {
         let Staging { direction, threads, .. } = self.staging;
         let work = Work { direction, ends };
-        match threads.filter(|_| self.staging.n_threads > 1) {
+        // A pool's thread would do other work of that pool while it waits for the scope's end.
+        let is_in_a_pool = rayon_core::current_thread_index().is_some();
+        match threads.filter(|_| !is_in_a_pool) {
             Some(threads) => threads.in_place_scope(|scope| self.conduct(&Desk::new(&work, Some(scope)))),
             None => self.conduct(&Desk::new(&work, None)),
         }

@@ -57,7 +57,7 @@ impl<'a> Loader<'a> {
         Self { cancel: Some(cancel), ..self }
     }
 
-    /// Calls `tell` now and then, with the bytes of all shards. Several threads call it.
+    /// Calls `tell` now and then, with the bytes of all shards. The calling thread calls it.
     pub fn on_progress(self, tell: OnProgress<'a>) -> Self {
         Self { on_progress: Some(tell), ..self }
     }

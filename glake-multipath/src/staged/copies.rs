@@ -79,7 +79,8 @@ impl Staged<'_> {
             let Some(done) = self.lanes[at].under_way.pop_front() else { break };
             self.lanes[at].under_way_bytes -= done.chunk.bytes;
             driver.forget(done.event);
-            match became.and_then(|_| take_back(driver, done.host)) {
+            let is_well = became.and_then(|_| self.lanes[at].worker.lane.relay_is_well());
+            match is_well.and_then(|()| take_back(driver, done.host)) {
                 Ok(slot) => self.copied(at, Job { chunk: done.chunk, slot }, desk),
                 Err(error) => {
                     driver.let_go(done.host);

@@ -1,4 +1,5 @@
-//! Relays that are lost while they have something, and lanes that are told to wait.
+//! Devices that are lost while they have something, and lanes that are told to wait.
+#![allow(clippy::cast_possible_truncation, reason = "tests run on hosts of 64 bits")]
 
 use glake_core::driver::{DeviceOps, StreamOrder};
 use glake_core::sim::Fault;
@@ -87,4 +88,35 @@ fn a_cancelled_transfer_leaves_no_wait_to_those_that_follow() {
         rig.engine.on(GPU).enqueue_read(dst, Box::new([0; 100]), other).unwrap().wait().unwrap();
         assert!(rig.driver.n_pending(stream).unwrap() > 0, "it was enqueued behind the other's stream");
     }
+}
+
+/// Whether what a pageable read does not name as missing has arrived, though its `nth` call loses the device that is
+/// read; `None` if there is no such call.
+fn read_while_lost(nth: u64) -> Option<bool> {
+    let rig = Rig::new(3, small());
+    let bytes = MIB / 2;
+    let (source, src) = (noise(bytes, nth), rig.memory(GPU, bytes));
+    rig.engine.on(GPU).write(src, &source).unwrap();
+    let mut back = vec![0xee; source.len()];
+    rig.engine.on(GPU).read(src, &mut vec![0; source.len()]).unwrap();
+    rig.driver.plan(Fault::nth(nth).lose(GPU));
+    let read = rig.engine.on(GPU).read(src, &mut back);
+    rig.driver.clear_faults();
+    let mut is_missing = vec![read.is_err(); source.len()];
+    if let Err(TransferError::NoPath { missing, .. }) = &read {
+        is_missing.fill(false);
+        for segment in missing {
+            is_missing[segment.host_offset as usize..][..segment.bytes as usize].fill(true);
+        }
+    }
+    let has_arrived =
+        back.iter().zip(&source).zip(&is_missing).all(|((a, b), is_missing)| *is_missing || a == b);
+    (rig.driver.n_faults() > 0).then_some(has_arrived)
+}
+
+#[test]
+fn whenever_the_device_that_is_read_is_lost_nothing_false_arrives() {
+    let seen: Vec<_> = (0..1000).map_while(read_while_lost).collect();
+    assert!((50..1000).contains(&seen.len()), "{}", seen.len());
+    assert_eq!(seen.iter().position(|has_arrived| !has_arrived), None);
 }
