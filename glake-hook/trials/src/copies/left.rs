@@ -172,7 +172,7 @@ pub(crate) fn copies_of_other_memory_are_the_drivers() {
 }
 
 pub(crate) fn what_the_engine_cannot_do_the_driver_does() {
-    let program = Program::new(Config::new().multipath(Multipath::new().n_links(1).chunk_bytes(1 << 20)));
+    let program = Program::new(Config::new().multipath(small().n_links(1)));
     let (stream, slice) = memory(&program, 12 * MIB);
     let round_trip = |seed| {
         let (source, mut found) = (noise(12 * MIB, seed), vec![0; 12 * MIB]);
@@ -207,8 +207,7 @@ pub(crate) fn what_the_engine_cannot_do_the_driver_does() {
 
 /// Copies 32 MiB there and back; how much of that another device relayed.
 fn relayed_bytes(n_links: usize) -> u64 {
-    let program =
-        Program::new(Config::new().multipath(Multipath::new().n_links(n_links).chunk_bytes(1 << 20)));
+    let program = Program::new(Config::new().multipath(small().n_links(n_links)));
     let (stream, mut slice) = memory(&program, 32 * MIB);
     let source = noise(32 * MIB, 2);
     let (copied, found) = copied(&program, || {
