@@ -100,6 +100,8 @@ impl Gpu {
     /// Parameters that burn has not initialised yet are not initialised first. Others are freed when the new ones are
     /// there. It waits for the calling thread's work on the device.
     ///
+    /// Not for modules with linear layers of `LinearLayout::Col`: burn turns their weights round once more.
+    ///
     /// # Errors
     /// [`LoadError`]; the module is as before.
     pub fn load<M: Module>(
