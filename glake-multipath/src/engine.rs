@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
 
-use glake_core::driver::{Driver, DriverError, IntoDriver, Lent};
+use glake_core::driver::{Driver, IntoDriver, Lent};
 use glake_core::units::{DeviceId, DevicePtr, StreamId};
 use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
@@ -11,26 +11,27 @@ use crate::busy::Busy;
 use crate::calibrate::Calibration;
 use crate::chunk::{Chunks, Segment, Side};
 use crate::config::Config;
-use crate::control::{Cancel, Control, OnProgress, Priority, Running, SharedProgress};
+use crate::control::{Cancel, OnProgress, Priority, Running, SharedProgress};
 use crate::ends::Ends;
 use crate::error::TransferError;
 use crate::jobs::Jobs;
-use crate::lane::{Direction, HostSide, Lane, Path};
+use crate::lane::{Direction, Lane};
 use crate::lanes::Lanes;
-use crate::mark::{After, Mark};
-use crate::report::{LaneReport, Report};
-use crate::run::{Run, Worker};
+use crate::mark::After;
+use crate::report::Report;
 use crate::slots::Slots;
-use crate::staged::{Feeder, Staged, Staging};
 use crate::topology::{self, Topology, TopologyError};
 
 mod background;
 mod choice;
 mod copies;
+mod drive;
 mod enqueued;
 
 pub use background::{Done, FailedTransfer};
 pub use enqueued::{EnqueuedRead, FailedRead};
+
+use drive::Host;
 
 /// From here on, many short places on the host are packed into slots instead of being copied one by one.
 const PACK_FROM_BYTES: u64 = 256 << 10;
@@ -140,7 +141,8 @@ impl Engine {
     }
 }
 
-/// A transfer between the host and one device, or from a device to it. Its last word says what is copied, and who waits for it:
+/// A transfer between the host and one device, or from a device to it. Its last word says what is copied, and who
+/// waits for it:
 ///
 /// | last word | waits | host memory |
 /// |---|---|---|
@@ -261,135 +263,6 @@ impl<'a> Transfer<'a> {
         let chunks = Chunks::new(segments, u64::MAX, Side::Device)?;
         self.run(Direction::ToDevice, chunks, Host::Staged(Ends::File(src)))
     }
-
-    fn run(self, direction: Direction, chunks: Chunks, host: Host<'_>) -> Result<Report, TransferError> {
-        let shared = &*self.engine.shared;
-        let (start_ns, bytes) = (shared.driver.now_ns(), chunks.left_bytes());
-        let after = self.mark()?;
-        let lanes = shared.lanes_for(self.device, direction, &chunks, None)?;
-        let (devices, mut reports) = (devices(self.device, &lanes), Vec::new());
-        let errand = Errand { direction, chunks, host, after, devices, before_bytes: 0 };
-        self.drive(errand, lanes, &mut reports)?;
-        reports.sort_by_key(|lane| lane.path);
-        Ok(Report { bytes, ns: shared.driver.now_ns() - start_ns, lanes: reports })
-    }
-
-    /// What it begins behind, from now on.
-    fn mark(&self) -> Result<Option<Arc<Mark>>, DriverError> {
-        self.after.as_ref().map(|after| after.mark(&self.engine.shared.driver)).transpose()
-    }
-
-    /// Moves everything over `lanes`, which are the stock's again when it returns, and notes what each did.
-    fn drive(
-        &self,
-        errand: Errand<'_>,
-        mut lanes: Vec<Lane>,
-        reports: &mut Vec<LaneReport>,
-    ) -> Result<(), TransferError> {
-        let shared = &*self.engine.shared;
-        let driver = &*shared.driver;
-        let Errand { direction, chunks, host, after, devices, before_bytes } = errand;
-        let (start_ns, bytes) = (driver.now_ns(), chunks.left_bytes());
-        for lane in &mut lanes {
-            lane.follow(after.clone());
-        }
-        let turn = shared.running.enter(&devices, self.priority);
-        let on_progress = self.on_progress.or(self.shared_progress.as_deref());
-        let control = Control::new(self.cancel.as_ref(), turn, on_progress).behind(before_bytes);
-        let sizes = shared.config.sizes(lanes.len());
-        let worker = |lane: Lane| {
-            let rate = shared.rate(self.device, direction, lane.path());
-            Worker::new(lane, rate, start_ns)
-        };
-        let workers: Vec<_> = lanes.into_iter().map(worker).collect();
-        let staging = |n_lanes| {
-            let n_threads = shared.config.staging_threads(n_lanes, bytes);
-            Staging {
-                driver,
-                control: &control,
-                slots: &shared.slots,
-                device: self.device,
-                direction,
-                threads: if n_threads > 1 { shared.threads() } else { None },
-                n_threads,
-            }
-        };
-        let (outcome, well, failed) = match host {
-            Host::Lent(lent) => {
-                let mut run = Run::new(driver, &control, direction, sizes, chunks, workers);
-                let outcome = lend(driver, lent, &mut run);
-                (outcome, run.workers, run.failed)
-            }
-            Host::Device(src) => {
-                let mut run = Run::new(driver, &control, direction, sizes, chunks, workers);
-                let outcome = run.drive(HostSide::Device(src));
-                (outcome, run.workers, run.failed)
-            }
-            Host::Staged(ends) => {
-                let mut staged = Staged::new(staging(workers.len()), chunks, workers);
-                let outcome = staged.drive(ends);
-                let (well, failed) = staged.into_lanes();
-                (outcome, well, failed)
-            }
-            Host::Fed(mut feeder) => {
-                feeder.lane.follow(after);
-                let staging = Staging { threads: None, n_threads: 1, ..staging(workers.len()) };
-                let mut staged = Staged::fed(staging, chunks, workers, feeder);
-                let outcome = staged.drive(Ends::Memory(&[]));
-                if let Some(feeder) = staged.feeder.take() {
-                    shared.put_feeder(*feeder);
-                }
-                let (well, failed) = staged.into_lanes();
-                (outcome, well, failed)
-            }
-        };
-        reports.extend(well.iter().chain(&failed).map(|worker| worker.report));
-        shared.put_all(self.device, well.into_iter().map(|worker| worker.lane).collect());
-        for worker in failed {
-            shared.lanes.drop_lane(&shared.config, self.device, worker.lane);
-        }
-        control.end();
-        outcome
-    }
-}
-
-/// What a transfer has to move.
-struct Errand<'a> {
-    direction: Direction,
-    chunks: Chunks,
-    host: Host<'a>,
-    after: Option<Arc<Mark>>,
-    /// The devices whose links it uses.
-    devices: Vec<DeviceId>,
-    /// What of the transfer was moved before.
-    before_bytes: u64,
-}
-
-/// The host's end of a transfer.
-enum Host<'a> {
-    /// Copied from or to as it is.
-    Lent(Lent<'a>),
-    /// Copied through pinned slots.
-    Staged(Ends<'a>),
-    /// Not the host's: device memory from that address on.
-    Device(DevicePtr),
-    /// Memory of another device, copied through pinned slots.
-    Fed(Box<Feeder>),
-}
-
-/// Runs a transfer of memory that is lent to the driver meanwhile.
-fn lend(driver: &dyn Driver, memory: Lent<'_>, run: &mut Run<'_>) -> Result<(), TransferError> {
-    if run.is_at_once() {
-        let became = driver.lend(memory, &mut |host| run.enqueue(HostSide::Whole(host)));
-        return run.end(became);
-    }
-    let mut outcome = None;
-    let lent = driver.lend(memory, &mut |host| {
-        outcome = Some(run.drive(HostSide::Whole(host)));
-        Ok(())
-    });
-    // Each chunk was seen done, so what else lending says is of lanes that failed.
-    outcome.unwrap_or_else(|| lent.map_err(TransferError::from))
 }
 
 impl std::fmt::Debug for Transfer<'_> {
@@ -434,13 +307,4 @@ impl Shared {
             self.lanes.put(device, lane);
         }
     }
-}
-
-/// The devices whose links a transfer uses.
-fn devices(device: DeviceId, lanes: &[Lane]) -> Vec<DeviceId> {
-    let relays = lanes.iter().filter_map(|lane| match lane.path() {
-        Path::Direct | Path::Host => None,
-        Path::Via(relay) => Some(relay),
-    });
-    std::iter::once(device).chain(relays).collect()
 }

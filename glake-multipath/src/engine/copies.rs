@@ -4,7 +4,8 @@
 use glake_core::driver::DriverError;
 use glake_core::units::{AddressRange, DeviceId, DevicePtr, StreamId};
 
-use super::{Errand, Host, Shared, Transfer, devices};
+use super::drive::{Errand, Host, devices};
+use super::{Shared, Transfer};
 use crate::busy::Behind;
 use crate::chunk::{Chunks, Segment, Side};
 use crate::error::TransferError;

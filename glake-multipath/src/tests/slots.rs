@@ -41,3 +41,27 @@ fn a_transfer_that_lets_others_go_first_leaves_them_its_slots() {
         assert!(found == *urgent);
     });
 }
+
+#[test]
+fn a_thread_of_a_pool_does_nothing_else_while_it_copies() {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    let config = Config::new().slot_bytes(64 << 10).stage_from_bytes(256 << 10).n_threads(4);
+    let rig = Rig::new(1, config);
+    let (dst, source) = (rig.memory(GPU, 2 * MIB), noise(2 * MIB, 1));
+    let (copies, n_between) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let threads = rayon_core::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    for _ in 0..100 {
+        threads.scope(|scope| {
+            for _ in 0..4 {
+                // Work of the same thread, which it has yet to do.
+                scope.spawn(|_| {
+                    n_between.fetch_add(usize::from(copies.load(Ordering::SeqCst)), Ordering::SeqCst);
+                });
+            }
+            copies.store(true, Ordering::SeqCst);
+            rig.engine.on(GPU).write(dst, &source).unwrap();
+            copies.store(false, Ordering::SeqCst);
+        });
+    }
+    assert_eq!(n_between.into_inner(), 0);
+}
