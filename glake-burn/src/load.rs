@@ -11,7 +11,7 @@ use burn_core::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn_tensor::kind::Basic;
 use burn_tensor::{DType, Device, Int, Shape, Tensor};
 use glake_hook::checkpoint::{self, Checkpoint, Dtype};
-use glake_hook::{DevicePtr, StreamId};
+use glake_hook::{DevicePtr, StreamId, WithCauses};
 
 use crate::naming::{Order, Origin, Path};
 use crate::tensors::{self, TensorError};
@@ -61,21 +61,6 @@ pub enum LoadError {
 impl fmt::Debug for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// An error, and why it came about: most programs print its text alone.
-struct WithCauses<'a>(&'a dyn std::error::Error);
-
-impl fmt::Display for WithCauses<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.0, f)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }
 

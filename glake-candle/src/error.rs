@@ -1,11 +1,10 @@
 //! What can go wrong, and what to do.
 
-use std::error;
 use std::fmt;
 
 use candle_core::{DType, DeviceLocation};
 use glake_hook::checkpoint::{CheckpointError, Dtype};
-use glake_hook::{AllocError, LoadError};
+use glake_hook::{AllocError, LoadError, WithCauses};
 
 /// Why glake is not active. The program runs on, as if `install` had not been called.
 #[derive(PartialEq, Eq, thiserror::Error)]
@@ -90,21 +89,6 @@ impl From<CheckpointError> for Error {
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
         Self::Load(Box::new(error))
-    }
-}
-
-/// An error, and why it came about.
-struct WithCauses<'a>(&'a dyn error::Error);
-
-impl fmt::Display for WithCauses<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.0, f)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }
 

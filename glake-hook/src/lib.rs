@@ -37,6 +37,7 @@
 //! (checkpoints).
 
 mod captures;
+mod causes;
 mod config;
 mod copies;
 mod device;
@@ -56,6 +57,7 @@ mod serve;
 mod shim;
 mod streams;
 
+pub use causes::WithCauses;
 pub use config::{Config, OptionError};
 pub use glake::{Copied, Glake, PassedOn, Recording, Tag};
 pub use install::{InstallError, install, install_at_first_call, install_unproved};
